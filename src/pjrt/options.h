@@ -1,0 +1,40 @@
+// What a program is compiled with: replicas, partitions, devices, and options of XLA by name.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+
+namespace lignum::pjrt {
+
+// A string is parsed by the plug-in as the option's own type; a typed value must have that type.
+using OptionValue = std::variant<std::string, bool, int64_t, double>;
+
+struct CompileOptions {
+  // num_replicas > 1: per-device shapes, collectives name replica groups (the module says mhlo.num_replicas
+  // too). num_partitions > 1 needs use_spmd_partitioning.
+  int num_replicas = 1;
+  int num_partitions = 1;
+
+  // The device of replica r, partition p at [r * num_partitions + p], by the ids that the client or the
+  // topology gives its devices. Empty: their first num_replicas * num_partitions devices, in their own order.
+  std::vector<int64_t> device_ids;
+
+  bool use_spmd_partitioning = false;
+  bool use_shardy = false;  // needed by a program with sdy.* attributes
+
+  // XLA's and the TPU compiler's flags for this compilation, e.g. {"xla_tpu_scoped_vmem_limit_kib", 65472}.
+  // Unknown names are refused by the plug-in. XLA's CPU keeps extra precision between bf16 operations unless
+  // xla_allow_excess_precision is false.
+  std::map<std::string, OptionValue> overrides;
+
+  // The wire form (CompileOptionsProto). A user error if the counts are not positive, or device_ids has
+  // another length, or a device twice.
+  Result<std::string> serialize() const;
+};
+
+}  // namespace lignum::pjrt
