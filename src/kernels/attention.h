@@ -1,0 +1,51 @@
+// Softmax attention with grouped queries, without the [S, S] matrix (online softmax over blocks of keys:
+// Milakov and Gimelshein 2018; the tiling of Dao et al. 2022, with keys along rows so that every softmax step
+// is vertical).
+//
+//   out[i] = sum_j p[i, j] v[j],  p[i, :] = softmax_j(scale q[i] . k[j]),  causal: over j <= i only.
+//
+// Layouts, dense: q, out [B, S, H, D]; k, v [B, S, Hkv, D]; lse [B, H, S] in f32. Query head h reads head h /
+// (H / Hkv). lse is the natural logarithm of the sum of exp(scaled score). fp32 arithmetic; stored values are
+// rounded once.
+//
+// Bits. A result depends on its own batch entry and on its (group of) heads only, not on B, H, Hkv, threads
+// or alignment, and is the same on every ISA: blocks are 224 positions, every sum has a fixed order. NaN
+// propagates to every row that reads it, and may reach rows of the same block that a causal mask hides it
+// from (0 * NaN).
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/parallel.h"
+#include "base/status.h"
+#include "kernels/isa.h"
+
+namespace lignum::kernels {
+
+struct Attention {
+  int64_t batch = 1, seq = 0, heads = 0, kv_heads = 0, dim = 0;
+  DType dtype = DType::f32;  // of q, k, v, out and their gradients: f32 or bf16
+  float scale = 1.0f;
+  bool causal = true;
+};
+
+// ok, or a user error that names the field, its value and what is allowed.
+Status attention_supported(const Attention&);
+
+// Bytes of workspace, multiples of 64, for a pool of that many threads. Neither depends on the ISA. The
+// gradient's holds fp32 sums of dq, dk and dv beside each thread's tiles if dtype is bf16.
+int64_t attention_workspace(const Attention&, int threads);
+int64_t attention_grad_workspace(const Attention&, int threads);
+
+// attention_supported(x) holds; workspace is aligned to 64 and free for reuse on return; inputs and outputs
+// do not overlap. Allocates nothing.
+void attention(Choice, const Attention&, const void* q, const void* k, const void* v, void* out, float* lse,
+               void* workspace, Parallel& pool);
+
+// Gradients from the forward's inputs and results; overwrites dq [B, S, H, D], dk and dv [B, S, Hkv, D].
+void attention_grad(Choice, const Attention&, const void* dout, const void* q, const void* k, const void* v,
+                    const void* out, const float* lse, void* dq, void* dk, void* dv, void* workspace,
+                    Parallel& pool);
+
+}  // namespace lignum::kernels

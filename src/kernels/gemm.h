@@ -1,0 +1,45 @@
+// C = A B, batched; fp32 or bf16 storage, fp32 accumulation.
+//
+// Bits. Element C[i, j] is a function of row i of A, column j of B and k, and of nothing else: not of m, n,
+// i, j, the batch, the layout, leading dimensions, alignment, threads; and it is the same on every ISA. The
+// sum over k is cut into blocks of 256 products; inside a block it is one chain of fused multiply-adds from 0
+// in ascending k, the blocks' sums are added in ascending order in fp32, and the result is rounded once to
+// C's type. (Payloads and signs of NaN are not covered.) NaN and infinity propagate, k = 0 gives zeros.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/parallel.h"
+#include "base/status.h"
+#include "kernels/isa.h"
+
+namespace lignum::kernels {
+
+struct Gemm {
+  int64_t m = 0, n = 0, k = 0;
+  bool trans_a = false;                                  // A is stored [k, m], else [m, k]
+  bool trans_b = false;                                  // B is stored [n, k], else [k, n]
+  DType a = DType::f32, b = DType::f32, c = DType::f32;  // f32 or bf16 each
+  // Elements from one stored row to the next; C is stored [m, n].
+  int64_t lda = 0, ldb = 0, ldc = 0;
+  // Elements from one matrix of the batch to the next; 0 for A or B repeats it, the matrices of C do not
+  // overlap.
+  int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
+};
+
+// ok, or a user error that names the field, its value and what is allowed.
+Status gemm_supported(const Gemm&);
+
+// Bytes of workspace, a multiple of 64, for a pool of that many threads. Does not depend on the ISA.
+int64_t gemm_workspace(const Gemm&, int threads);
+
+// Overwrites C. gemm_supported(g) holds; workspace has gemm_workspace(g, pool.threads()) bytes, aligned to
+// 64, free for reuse on return. A, B, C need only the alignment of an element; C overlaps neither A nor B.
+// Allocates nothing.
+void gemm(Choice, const Gemm&, const void* a, const void* b, void* c, void* workspace, Parallel& pool);
+
+// The same bits on the calling thread, for use inside a task; workspace: gemm_workspace(g, 1).
+void gemm_serial(Choice, const Gemm&, const void* a, const void* b, void* c, void* workspace);
+
+}  // namespace lignum::kernels
