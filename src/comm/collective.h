@@ -58,6 +58,10 @@ struct Collective {
 // Ok, or what in the collective is wrong for a group of that many ranks.
 Status check(const Collective&, int group_size);
 
+// True when two ranks of a group mean the same call: kind, id, dtypes, root and sizes (what their kind
+// reads).
+bool same_call(const Collective&, const Collective&);
+
 // "reduce_scatter id 12, bf16 -> f32, outer 1, local_rows 4, row_elems 8, logical_rows 7": for errors.
 std::string describe(const Collective&);
 

@@ -25,7 +25,7 @@ using Ticket = uint64_t;
 struct EngineOptions {
   // false: submit runs the collective in the caller before it returns, and there is no thread. Same bits.
   bool overlap = true;
-  int capacity = 256;      // collectives that may be submitted and not yet done; submit waits for room
+  int capacity = 256;      // 1..2^20: how many may be submitted and not yet done; submit waits for room
   std::vector<int> cores;  // the thread runs on these only; empty: anywhere
 };
 
@@ -58,12 +58,14 @@ class CommEngine {
   struct Entry {
     Collective collective;
     Timing* timing = nullptr;
+    bool stop = false;
   };
 
   CommEngine(Transport& transport, const EngineOptions& options);
   Status start(const std::vector<int>& cores);
   void loop();
-  void execute(const Entry& entry);
+  Ticket push(const Entry& entry);
+  void execute(const Entry& entry, Ticket ticket);
   void wait_completed(Ticket ticket) const;
 
   Transport& transport_;
@@ -74,10 +76,8 @@ class CommEngine {
   // ambiguous.
   alignas(64) std::atomic<uint32_t> published_{0};
   alignas(64) std::atomic<uint32_t> completed_{0};
-  std::atomic<bool> stop_{false};
-  // Written by the engine before completed_ passes failed_at_; read by the executor after.
-  std::atomic<Ticket> failed_at_{0};  // 0: none failed
-  Status failure_;
+  std::atomic<Ticket> failed_at_{0};  // the first that failed; 0: none
+  Status failure_;                    // written once, before failed_at_
   std::thread thread_;
 };
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 
@@ -43,7 +44,9 @@ class Arena {
  private:
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
-  int64_t mapped_ = 0;
+  int64_t region_bytes_ = 0;     // bytes_, rounded up
+  std::byte* mapped_ = nullptr;  // the region with its inaccessible borders
+  int64_t mapped_bytes_ = 0;
 };
 
 // The sum of Rss and Swap, in bytes, of the mappings in an smaps text that lie within [begin, end); a mapping

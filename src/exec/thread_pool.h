@@ -36,7 +36,9 @@ class ThreadPool final : public Parallel {
  private:
   explicit ThreadPool(int threads) : threads_(threads) {}
   Status start(std::span<const int> cores);
-  void worker(int thread);
+  void work(int thread);
+  bool join_job();
+  void leave_job();
   void take_tasks(int thread);
 
   const int threads_;
@@ -44,15 +46,19 @@ class ThreadPool final : public Parallel {
   bool pinned_ = false;
   cpu_set_t earlier_{};  // thread 0's set before it was pinned
 
-  // The job: written by the caller before generation_ moves, read by workers after.
+  // The job: written by the caller while the gate is shut and nobody is inside.
   const FunctionRef<void(int64_t, int)>* job_ = nullptr;
   int64_t tasks_ = 0;
-  bool stop_ = false;
+  int64_t chunk_ = 1;
   std::atomic<bool> running_{false};
+  std::atomic<bool> stop_{false};
 
   alignas(64) std::atomic<int64_t> next_{0};         // the next task to be taken
-  alignas(64) std::atomic<uint32_t> generation_{0};  // moves by one a job: workers wait for that
-  alignas(64) std::atomic<uint32_t> busy_{0};        // workers not yet done with the job
+  alignas(64) std::atomic<uint32_t> generation_{0};  // moves with each job: what idle workers wait for
+  // Bit 0: open, a worker may join the job. The rest: twice the number of workers inside. A worker that wakes
+  // too late finds the gate shut, so a job ends when its tasks have ended, not when the last worker got a
+  // core.
+  alignas(64) std::atomic<uint32_t> gate_{0};
 };
 
 }  // namespace lignum::exec
