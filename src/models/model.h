@@ -1,0 +1,46 @@
+// From a model description to the GLOBAL forward graph, and from its parameters to a checkpoint's tensors.
+// Knows families; knows no machine, mesh or optimiser.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "config/model_config.h"
+#include "ir/graph.h"
+
+namespace lignum::models {
+
+// A parameter of the graph. Its param in the graph has the name `pattern`; layer parameters are stacked,
+// dims[0] is the layer, and "{}" in the pattern stands for the layer's number in Hugging Face's names.
+// Weights are [out, in].
+struct Parameter {
+  std::string pattern;             // "model.layers.{}.self_attn.q_proj.weight"
+  std::vector<int64_t> dims;       // [layers, out, in], [out, in] or [dim]
+  std::vector<std::string> names;  // logical names, MaxText's
+  bool stacked = false;
+  enum class Init : uint8_t { normal, ones, zeros } init = Init::normal;
+  // The file's name of layer i (or of the whole, when not stacked).
+  std::string file_name(int64_t layer) const;
+};
+
+// In the order of the graph's params.
+std::vector<Parameter> parameters(const config::ModelConfig& model);
+
+struct Shape {
+  int64_t batch = 1;  // rows over all ranks, one micro-step
+  int64_t sequence = 1;
+  DType dtype = DType::f32;  // of activations and of the weights' operands; masters are f32
+};
+
+// Params: the parameters (f32), then "input_ids", "labels" and "positions" (i32 [batch, sequence]; label -100
+// = not supervised, labels are shifted already). Outputs: "loss_sum" (f32, over supervised tokens), "tokens"
+// (f32, their number) and, when wanted, "logits" [batch, sequence, vocab].
+ir::Graph forward(const config::ModelConfig& model, const Shape& shape, bool logits = false);
+
+// Adds 1 for each multiplication and addition of the matmuls and attention of one training step, as MaxText
+// counts (maxtext_utils.calculate_tflops_training_per_device: 3 x forward, causal attention halved, no
+// recompute, no norms).
+double training_flops(const config::ModelConfig& model, int64_t rows, int64_t sequence);
+
+}  // namespace lignum::models
