@@ -1,0 +1,233 @@
+// GEMM beside the fp32 FMA rate of the same core, probed between the repetitions: on a shared machine only
+// the ratio means something. Shapes: squares, and every matrix product of the 61M model at 2048 tokens.
+//   kernels_bench [isa] [seconds a shape]
+
+#include <fmt/core.h>
+#include <immintrin.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/gemm.h"
+
+namespace lignum::kernels {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Worker 0 is the caller.
+class Pool final : public Parallel {
+ public:
+  explicit Pool(int threads) {
+    for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+  }
+  ~Pool() override {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& t : workers_) t.join();
+  }
+  int threads() const override { return static_cast<int>(workers_.size()) + 1; }
+  void run(int64_t tasks, FunctionRef<void(int64_t, int)> fn) override {
+    {
+      std::lock_guard lock(mutex_);
+      fn_ = &fn;
+      tasks_ = tasks;
+      next_ = 0;
+      busy_ = static_cast<int>(workers_.size());
+      ++round_;
+    }
+    wake_.notify_all();
+    drain(0);
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return busy_ == 0; });
+  }
+
+ private:
+  void drain(int thread) {
+    for (;;) {
+      const int64_t task = next_.fetch_add(1);
+      if (task >= tasks_) return;
+      (*fn_)(task, thread);
+    }
+  }
+  void work(int thread) {
+    int64_t seen = 0;
+    for (;;) {
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return stop_ || round_ != seen; });
+        if (stop_) return;
+        seen = round_;
+      }
+      drain(thread);
+      std::lock_guard lock(mutex_);
+      if (--busy_ == 0) done_.notify_one();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  std::vector<std::thread> workers_;
+  FunctionRef<void(int64_t, int)>* fn_ = nullptr;
+  std::atomic<int64_t> next_ = 0;
+  int64_t tasks_ = 0, round_ = 0;
+  int busy_ = 0;
+  bool stop_ = false;
+};
+
+// Independent chains of fused multiply-adds in registers; returns floating-point operations.
+constexpr int64_t kProbeSteps = 400000;
+[[gnu::target("avx512f"), gnu::noinline]] double probe_avx512() {
+  __m512 s[16];
+  for (auto& x : s) x = _mm512_set1_ps(1.0f);
+  __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
+  for (int64_t i = 0; i < kProbeSteps; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; ++j) s[j] = _mm512_fmadd_ps(s[j], a, b);
+    asm volatile("" : "+x"(a), "+x"(b));
+  }
+  for (auto& x : s) asm volatile("" : "+x"(x));
+  return kProbeSteps * 16.0 * 16 * 2;
+}
+[[gnu::target("avx2,fma"), gnu::noinline]] double probe_avx2() {
+  __m256 s[12];
+  for (auto& x : s) x = _mm256_set1_ps(1.0f);
+  __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
+  for (int64_t i = 0; i < kProbeSteps; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < 12; ++j) s[j] = _mm256_fmadd_ps(s[j], a, b);
+    asm volatile("" : "+x"(a), "+x"(b));
+  }
+  for (auto& x : s) asm volatile("" : "+x"(x));
+  return kProbeSteps * 12.0 * 8 * 2;
+}
+
+double probe(Isa isa, Parallel& pool) {
+  const double begin = now();
+  std::vector<double> flops(pool.threads());
+  pool.run(pool.threads(),
+           [&](int64_t t, int) { flops[t] = isa == Isa::avx512 ? probe_avx512() : probe_avx2(); });
+  double sum = 0;
+  for (double f : flops) sum += f;
+  return sum / (now() - begin);
+}
+
+struct Shape {
+  int64_t m, n, k;
+  const char* layout;  // "NN", "NT": B stored [n, k], "TN": A stored [k, m]
+  const char* what;
+};
+
+const Shape kShapes[] = {
+    {1024, 1024, 1024, "NN", "square"},     {2048, 2048, 2048, "NN", "square"},
+    {2048, 2048, 2048, "NT", "square"},     {2048, 576, 576, "NT", "q, o"},
+    {2048, 192, 576, "NT", "k, v"},         {2048, 1536, 576, "NT", "gate, up"},
+    {2048, 576, 1536, "NT", "down"},        {2048, 576, 576, "NN", "dgrad"},
+    {2048, 1536, 576, "NN", "dgrad"},       {2048, 576, 1536, "NN", "dgrad"},
+    {576, 1536, 2048, "TN", "wgrad"},       {576, 576, 2048, "TN", "wgrad"},
+    {2048, 32000, 576, "NT", "head"},       {2048, 576, 32000, "NN", "head dgrad"},
+    {32000, 576, 2048, "TN", "head wgrad"},
+};
+
+void fill(DType dtype, std::vector<char>& buffer) {
+  const int64_t n = static_cast<int64_t>(buffer.size()) / dtype_size(dtype);
+  uint32_t x = 12345;
+  for (int64_t i = 0; i < n; ++i) {
+    x = x * 1664525u + 1013904223u;
+    const float value = static_cast<float>(x >> 8) * 0x1p-23f - 1.0f;
+    if (dtype == DType::f32) {
+      std::memcpy(buffer.data() + 4 * i, &value, 4);
+    } else {
+      const bf16 half(value);
+      std::memcpy(buffer.data() + 2 * i, &half, 2);
+    }
+  }
+}
+
+struct Rate {
+  double gflops = 0, roof = 0;
+};
+
+// Best of the repetitions, roofline probed between them.
+Rate measure(Isa isa, Parallel& pool, double seconds, double flops, FunctionRef<void()> fn) {
+  Rate best;
+  fn();
+  const double end = now() + seconds;
+  do {
+    best.roof = std::max(best.roof, probe(isa, pool) * 1e-9);
+    const double begin = now();
+    fn();
+    best.gflops = std::max(best.gflops, flops / (now() - begin) * 1e-9);
+  } while (now() < end);
+  return best;
+}
+
+void bench_gemm(Choice choice, const Shape& shape, DType dtype, Pool* const (&pools)[2], double seconds) {
+  Gemm g{.m = shape.m, .n = shape.n, .k = shape.k};
+  g.trans_a = shape.layout[0] == 'T';
+  g.trans_b = shape.layout[1] == 'T';
+  g.a = g.b = g.c = dtype;
+  g.lda = g.trans_a ? g.m : g.k;
+  g.ldb = g.trans_b ? g.k : g.n;
+  g.ldc = g.n;
+  std::vector<char> a(g.m * g.k * dtype_size(dtype)), b(g.n * g.k * dtype_size(dtype)),
+      c(g.m * g.n * dtype_size(dtype));
+  fill(dtype, a);
+  fill(dtype, b);
+  const int64_t bytes = gemm_workspace(g, 2);
+  void* workspace = std::aligned_alloc(64, static_cast<size_t>(bytes));
+  std::memset(workspace, 0, static_cast<size_t>(bytes));
+  fmt::print("{:5} x {:5} x {:5} {} {:5} {:11}", g.m, g.n, g.k, shape.layout, dtype_name(dtype), shape.what);
+  for (Pool* pool : pools) {
+    const double flops = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
+    const Rate r = measure(choice.isa, *pool, seconds, flops,
+                           [&] { gemm(choice, g, a.data(), b.data(), c.data(), workspace, *pool); });
+    fmt::print("  {}t {:6.1f} of {:6.1f} = {:5.1f} %", pool->threads(), r.gflops, r.roof,
+               100 * r.gflops / r.roof);
+  }
+  fmt::print("\n");
+  std::free(workspace);
+}
+
+}  // namespace
+
+int main_of(int argc, char** argv) {
+  std::optional<Isa> wanted;
+  if (argc > 1) {
+    wanted = isa_from_name(argv[1]);
+    if (!wanted || *wanted == Isa::scalar) {
+      fmt::print(stderr, "isa {}: avx512 and avx2 are allowed\n", argv[1]);
+      return 2;
+    }
+  }
+  const Result<Choice> choice = choose(wanted);
+  if (!choice.ok()) {
+    fmt::print(stderr, "{}\n", choice.status().message());
+    return 2;
+  }
+  const double seconds = argc > 2 ? std::atof(argv[2]) : 0.5;
+  Pool one(1), two(2);
+  Pool* const pools[] = {&one, &two};
+  fmt::print("isa {}, GFLOP/s of the fp32 FMA roofline\n", isa_name(choice->isa));
+  for (const Shape& shape : kShapes) {
+    for (DType dtype : {DType::f32, DType::bf16}) bench_gemm(*choice, shape, dtype, pools, seconds);
+  }
+  return 0;
+}
+
+}  // namespace lignum::kernels
+
+int main(int argc, char** argv) { return lignum::kernels::main_of(argc, argv); }

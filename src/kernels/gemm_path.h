@@ -1,0 +1,35 @@
+// Between gemm.cc and the ISA files. Internal.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/gemm.h"
+
+namespace lignum::kernels {
+
+// Blocking, in elements; the optimum is flat (+-2 % for KC 192..384, NC 512..1024). KC fixes bits: gemm.h.
+constexpr int64_t kGemmKc = 256;   // a panel of B, [256, 32] floats, stays in L1
+constexpr int64_t kGemmNc = 1024;  // packed B, 1 MiB, stays in L2
+constexpr int64_t kGemmMc = 112;   // packed A, 128 KiB, stays in L2 beside it
+// Rows whose fp32 partial sums are kept in the workspace when C is bf16 and k > KC.
+constexpr int64_t kGemmPartialRows = 448;
+
+// Where each part of a thread's workspace begins, in floats.
+struct GemmScratch {
+  int64_t a = 0, b = 0, partial = 0, end = 0;
+};
+GemmScratch gemm_scratch(const Gemm&);
+
+struct GemmPath {
+  const char* name;
+  Isa isa;
+  const char* (*refuses)(const Gemm&);  // nullptr, or why this path does not take the shape
+  int64_t row_unit, column_unit;        // where a cut of C wastes nothing
+  // C[row .. row + rows, column .. column + columns] of one matrix of the batch.
+  void (*block)(const Gemm&, const GemmScratch&, const void* a, const void* b, void* c, int64_t row,
+                int64_t rows, int64_t column, int64_t columns, float* workspace);
+};
+
+extern const GemmPath kGemmScalar, kGemmAvx2, kGemmAvx512;
+
+}  // namespace lignum::kernels
