@@ -10,8 +10,9 @@
 // - An output may be the same buffer as an input of the same type where "in place" is said; never partly
 // overlapping.
 // - Bits: an element is a function of its own row or inputs. Sums over rows or elements go over fixed blocks
-//   (constants below) in a fixed order. Neither thread count, alignment nor the row's position matters. As no
-//   kernel uses a fused multiply-add or an approximate instruction, every ISA gives the same bits as well.
+//   (constants below) in a fixed order. Neither thread count, alignment nor the row's position matters. Every
+//   step is a correctly rounded operation, so that all ISAs give the same bits as well (a NaN's payload and,
+//   between machines, libm's log, sin and cos in double excepted).
 // - NaN inputs give NaN results wherever they take part.
 // - An empty tensor (n = 0 or d = 0) is fine: sums over nothing are 0, a maximum of nothing is -infinity.
 #pragma once
@@ -47,6 +48,8 @@ struct Out {
 inline constexpr int64_t kRowBlock = 64;
 // Sums over elements (sum_squares): double, in blocks of this many elements, blocks added in ascending order.
 inline constexpr int64_t kElementBlock = 32768;
+// The loss: double, in blocks of this many rows, blocks added in ascending order.
+inline constexpr int64_t kLossBlock = 8;
 // reduce, broadcast, transpose, iota.
 inline constexpr int kMaxRank = 6;
 // rope: the largest head dimension.
@@ -104,8 +107,7 @@ struct RowTable;  // the inner loops of one ISA (rows_table.h)
 
 class RowKernels {
  public:
-  RowKernels(const RowTable& table, Isa isa) : table_(table), isa_(isa) {}
-  Isa isa() const { return isa_; }
+  explicit RowKernels(const RowTable& table) : table_(table) {}
 
   // rstd = 1 / sqrt(mean(x^2) + eps), y = x * rstd * scale over each row of d. x, y one edge type; scale [d]
   // f32 or bf16. In place. eps is added in f32, the mean is taken in f32 (Zhang, Sennrich 2019; Hugging
@@ -151,7 +153,7 @@ class RowKernels {
   void convert(int64_t n, In x, Out y, Parallel&) const;
 
   // Per row: lse = log(sum(exp(logits))), loss = lse - logits[label], 0 where label = kIgnoredLabel. loss_sum
-  // = the sum of the rows' losses, in double over blocks of kRowBlock rows; count = rows that are not
+  // = the sum of the rows' losses, in double over blocks of kLossBlock rows; count = rows that are not
   // ignored. logits [n, vocab] edge type; lse [n], written for ignored rows as well. Another label outside
   // [0, vocab) is a user error (row and value named) and nothing is written.
   Status cross_entropy(int64_t n, int64_t vocab, In logits, const int32_t* labels, float* loss_sum,
@@ -183,11 +185,10 @@ class RowKernels {
 
  private:
   const RowTable& table_;
-  Isa isa_;
 };
 
-// The kernels of an ISA, which this machine must have (isa.h).
-const RowKernels& row_kernels(Isa);
+// The kernels of a choice made by choose() (isa.h).
+const RowKernels& row_kernels(const Choice&);
 
 // reduce: elements summed in f32 before the partial sum goes into a double.
 inline constexpr int64_t kReduceBlock = 64;

@@ -1,0 +1,72 @@
+// The inner loops of the row kernels, one table an ISA, filled by rows_impl.h. Private to rows*.cc: rows.h
+// states what each computes; here is only how work is cut. All run on the calling thread. Index [t] is an
+// edge type, kF32 or kBf16. Ranges are rows [begin, end) of the whole buffers.
+#pragma once
+
+#include <cstdint>
+
+namespace lignum::kernels {
+
+enum EdgeIndex { kF32 = 0, kBf16 = 1, kI32 = 2 };                     // columns of `elementwise`
+enum ConvertIndex { kFloat = 0, kBfloat = 1, kE4m3 = 2, kE5m2 = 3 };  // columns of `convert`
+
+inline constexpr int kElementwiseCount = 22;
+// Columns that sum_rows takes in one call.
+inline constexpr int64_t kSumColumns = 512;
+
+struct AdamWScalars {
+  float learning_rate, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, weight_decay, inverse_correction1,
+      inverse_correction2, grad_scale;
+};
+
+struct RowTable {
+  // [x][scale]
+  void (*rms_norm[2][2])(int64_t begin, int64_t end, int64_t d, const void* x, const void* scale, float eps,
+                         void* y, float* rstd);
+  // [x][scale]; partial[d] = these rows' sum of dy * xhat.
+  void (*rms_norm_grad[2][2])(int64_t begin, int64_t end, int64_t d, const void* dy, const void* x,
+                              const void* scale, const float* rstd, void* dx, float* partial);
+  // [out]; out[c] for c in [begin, end) = the sum over the blocks of partials[blocks, d], in double.
+  void (*fold[2])(int64_t blocks, int64_t d, int64_t begin, int64_t end, const float* partials, void* out);
+
+  // c, s [pairs] for one position.
+  void (*rope_angles)(int64_t pairs, int32_t position, const double* inv_freq, float scaling, bool inverse,
+                      float* c, float* s);
+  // The heads of token `token`.
+  void (*rope[2])(int64_t token, int64_t heads, int64_t pairs, const float* c, const float* s, const void* x,
+                  void* y);
+
+  void (*silu_glu[2])(int64_t begin, int64_t end, const void* gate, const void* up, void* y);
+  void (*silu_glu_grad[2])(int64_t begin, int64_t end, const void* dy, const void* gate, const void* up,
+                           void* dgate, void* dup);
+
+  // [Elementwise][type]; nullptr where the function has no such type.
+  void (*elementwise[kElementwiseCount][3])(int64_t begin, int64_t end, const void* a, const void* b,
+                                            const void* c, void* out);
+  // [from][to]
+  void (*convert[4][4])(int64_t begin, int64_t end, const void* in, void* out);
+
+  // [x][bias]
+  void (*add_bias[2][2])(int64_t begin, int64_t end, int64_t d, const void* x, const void* bias, void* y);
+  // [x][out]; columns [begin, end), at most kSumColumns of them, over all n rows, blocks of row_block.
+  void (*sum_rows[2][2])(int64_t n, int64_t row_block, int64_t d, int64_t begin, int64_t end, const void* x,
+                         void* out);
+
+  // Returns these rows' loss.
+  double (*cross_entropy[2])(int64_t begin, int64_t end, int64_t vocab, const void* logits,
+                             const int32_t* labels, float* lse);
+  void (*cross_entropy_grad[2])(int64_t begin, int64_t end, int64_t vocab, const void* logits,
+                                const int32_t* labels, const float* lse, float dloss, void* dlogits);
+
+  // sum[k] += x[begin + k]
+  void (*accumulate[2])(int64_t begin, int64_t end, const void* x, float* sum);
+  double (*sum_squares[2])(int64_t begin, int64_t end, const void* x);
+  int64_t (*find_nonfinite[2])(int64_t begin, int64_t end, const void* x);  // -1: none
+
+  void (*adamw)(const AdamWScalars&, int64_t begin, int64_t end, float* p, float* m, float* v,
+                const float* g);
+};
+
+extern const RowTable kRowsScalar, kRowsAvx2, kRowsAvx512;
+
+}  // namespace lignum::kernels
