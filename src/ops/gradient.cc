@@ -1,6 +1,14 @@
 #include "ops/gradient.h"
 
 namespace lignum::ops {
+namespace {
+
+// A gradient is a tensor that is there, also where its value is on its way (await passes it through).
+bool fits(const Type& gradient, const Type& value) {
+  return !gradient.async && gradient.dtype == value.dtype && gradient.dims == value.dims;
+}
+
+}  // namespace
 
 void walk_back(const Walk& w, int32_t begin, int32_t end) {
   ir::Graph& g = w.build.graph();
@@ -34,8 +42,8 @@ void walk_back(const Walk& w, int32_t begin, int32_t end) {
     for (size_t i = 0; i < grads.size(); ++i) {
       const Value in = node.inputs[i];
       if (!grads[i] || (w.wanted && !w.wanted(in))) continue;
-      LIGNUM_CHECK(g.type(*grads[i]) == g.type(in), "{}: gradient of input {} is {}, the input {}", node.kind,
-                   i, ir::to_string(g.type(*grads[i])), ir::to_string(g.type(in)));
+      LIGNUM_CHECK(fits(g.type(*grads[i]), g.type(in)), "{}: gradient of input {} is {}, the input {}",
+                   node.kind, i, ir::to_string(g.type(*grads[i])), ir::to_string(g.type(in)));
       // The names of the value it is the gradient of: partition shards a weight's gradient like the weight.
       if (grads[i]->node >= end && !g.type(in).names.empty()) g.set_names(*grads[i], g.type(in).names);
       const auto [it, fresh] = w.seeds.emplace(in, *grads[i]);
@@ -47,7 +55,10 @@ void walk_back(const Walk& w, int32_t begin, int32_t end) {
 }
 
 Gradients gradient(const Op& op, const GradCall& call) {
-  if (op.grad != nullptr) return op.grad(call);
+  return op.grad != nullptr ? op.grad(call) : gradient_by_decomposition(op, call);
+}
+
+Gradients gradient_by_decomposition(const Op& op, const GradCall& call) {
   LIGNUM_CHECK(op.decompose != nullptr, "{} has neither a gradient nor a decomposition", op.name);
   ir::Graph& g = call.build.graph();
   // The decomposition's nodes may be in the graph already (hash-consed): they are walked on a copy of its

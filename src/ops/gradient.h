@@ -9,6 +9,10 @@ namespace lignum::ops {
 // added to the graph again: remat and pruning decide what of it stays).
 Gradients gradient(const Op& op, const GradCall& call);
 
+// Through the decomposition even where the op has a rule: for a rule that leaves a rare cotangent to it, say
+// that of a saved row statistic, which only second-order gradients bring.
+Gradients gradient_by_decomposition(const Op& op, const GradCall& call);
+
 // Walks nodes [begin, end) of build's graph backwards from seeds (value -> its gradient) and adds to `seeds`
 // the gradient of every value that those nodes read. Contributions are summed in the order of the walk.
 // `custom` may take a node over (scans); it returns false to leave the node to the op's rule.
