@@ -41,7 +41,7 @@ class CpuSpecBuilder {
   CpuCurves curves_;
 };
 
-// What this process runs on: model name and ISA from /proc/cpuinfo, cores from the affinity mask. Date (UTC,
+// What this process runs on: model name from /proc/cpuinfo, cores from the affinity mask. Date (UTC,
 // ISO 8601) is now; `commit` is the caller's.
 CpuMachine this_machine(std::string isa, std::string commit);
 double this_machine_memory();  // bytes of RAM, the cgroup's limit if that is less

@@ -85,10 +85,13 @@ Result<Estimate> copy_time(const Spec&, Share, double bytes);
 //     2x2x1: all_gather 179 GB/s a chip = 2 x 89.5.)
 //   all_to_all: half of all bytes crosses the middle of the longest axis: max over axes of d W n / (4 c) / L,
 //   n chips along
-//     it, c = 2 (ring) or 1 (line).
+//     it, c = 2 (ring) or 1 (line); and no faster than W (N-1)/N / B.
 //   permute_ranks: d W / L: to the neighbour, over one link.
-//   Inside a chip: L = the die-to-die rate, one direction, d = 1. Between slices: B = the chip's DCN share /
-//   d.
+//   Inside a chip: L = the die-to-die rate, one direction, d = 1.
+//   Over S slices, n devices of the group in each, D = a chip's DCN rate / d: first each device exchanges its
+//   shard across
+//     slices, W/n (S-1)/S / D (all_reduce: twice), then the slice does its part; all_to_all: the slower of
+//     slice and W (S-1)/S / D; permute_ranks: W / D. Nominal rates: nothing published to check them by.
 // CPU (no topology): W / measured bandwidth for that op and number of ranks.
 Result<double> collective_time(const Spec&, Collective, double bytes, const Group&);
 Result<double> collective_time(const Spec& cpu, Collective, double bytes, int ranks);

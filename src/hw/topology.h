@@ -32,12 +32,17 @@ Result<Topology> parse_topology(const std::string& text, int slices = 1);
 
 // The links a group of devices uses.
 struct Group {
-  enum class Link { none, die, ici, dcn };
-  int64_t devices = 1;
-  Link link = Link::none;  // the slowest it crosses
-  std::vector<int> shape;  // ici: chips it spans along each torus axis
-  std::vector<bool> ring;  // ici: that span is a whole wrapped axis
-  int directions() const;  // sum over axes it spans of 2 (ring) or 1 (line): links out of a chip
+  enum class Link { none, die, ici };
+  int64_t devices = 1;     // in all slices
+  int slices = 1;          // > 1: it also crosses the data-centre network
+  Link link = Link::none;  // the slowest it crosses inside one slice
+  std::vector<int> shape;  // chips it spans along each torus axis
+  std::vector<bool> ring;  // that span is a whole wrapped axis
+  std::vector<int>
+      interleaved;  // groups that lie between each other on that axis and share its links, 1: none
+  // Links out of a chip that are this group's: sum over the axes it spans of 2 (ring) or 1 (line), over
+  // interleaved.
+  double directions() const;
 };
 
 // The groups of one mesh axis: `size` devices that lie `inner` apart in device order (core fastest, then the
