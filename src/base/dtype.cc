@@ -35,11 +35,13 @@ uint8_t encode8(float x, int mantissa, int bias, uint8_t largest, uint8_t nan) {
   if (std::isinf(x)) return sign | largest;
   if (a == 0.0f) return sign;
   int e = 0;
-  std::frexp(a, &e);                                  // a = f * 2^e, f in [0.5, 1)
-  const int exponent = std::max(e - 1, 1 - bias);     // subnormals share the smallest exponent
+  std::frexp(a, &e);                               // a = f * 2^e, f in [0.5, 1)
+  const int exponent = std::max(e - 1, 1 - bias);  // subnormals share the smallest exponent
   const double grid = std::ldexp(1.0, exponent - mantissa);
-  const auto steps = static_cast<int64_t>(std::nearbyint(static_cast<double>(a) / grid));  // half to even, exact
-  // In units of the grid, a normal number of this exponent is 2^mantissa + fraction; a carry bumps the exponent field.
+  const auto steps =
+      static_cast<int64_t>(std::nearbyint(static_cast<double>(a) / grid));  // half to even, exact
+  // In units of the grid, a normal number of this exponent is 2^mantissa + fraction; a carry bumps the
+  // exponent field.
   const int64_t code = (static_cast<int64_t>(exponent + bias - 1) << mantissa) + steps;
   return sign | static_cast<uint8_t>(std::min<int64_t>(code, largest));
 }
@@ -47,8 +49,9 @@ uint8_t encode8(float x, int mantissa, int bias, uint8_t largest, uint8_t nan) {
 float decode8(uint8_t code, int mantissa, int bias) {
   const int field = (code & 0x7f) >> mantissa;
   const int fraction = code & ((1 << mantissa) - 1);
-  const float a = field == 0 ? std::ldexp(static_cast<float>(fraction), 1 - bias - mantissa)
-                             : std::ldexp(static_cast<float>((1 << mantissa) + fraction), field - bias - mantissa);
+  const float a = field == 0
+                      ? std::ldexp(static_cast<float>(fraction), 1 - bias - mantissa)
+                      : std::ldexp(static_cast<float>((1 << mantissa) + fraction), field - bias - mantissa);
   return (code & 0x80) ? -a : a;
 }
 
@@ -65,7 +68,8 @@ void put(void* data, int64_t i, T v) {
   std::memcpy(static_cast<char*>(data) + i * static_cast<int64_t>(sizeof(T)), &v, sizeof(T));
 }
 
-// double -> float -> bf16 would round twice: nudge the float to odd when it is inexact, then the second rounding is right.
+// double -> float -> bf16 would round twice: nudge the float to odd when it is inexact, then the second
+// rounding is right.
 float to_odd_float(double v) {
   const float f = static_cast<float>(v);
   if (static_cast<double>(f) == v || std::isnan(v) || std::isinf(f)) return f;
@@ -97,32 +101,51 @@ float f8e5m2_to_float(uint8_t b) {
 
 double load_as_double(DType d, const void* data, int64_t i) {
   switch (d) {
-    case DType::f32: return at<float>(data, i);
-    case DType::f64: return at<double>(data, i);
-    case DType::bf16: return static_cast<float>(at<bf16>(data, i));
-    case DType::f8e4m3fn: return f8e4m3fn_to_float(at<uint8_t>(data, i));
-    case DType::f8e5m2: return f8e5m2_to_float(at<uint8_t>(data, i));
-    case DType::i32: return at<int32_t>(data, i);
-    case DType::u32: return at<uint32_t>(data, i);
-    case DType::i64: return static_cast<double>(at<int64_t>(data, i));
+    case DType::f32:
+      return at<float>(data, i);
+    case DType::f64:
+      return at<double>(data, i);
+    case DType::bf16:
+      return static_cast<float>(at<bf16>(data, i));
+    case DType::f8e4m3fn:
+      return f8e4m3fn_to_float(at<uint8_t>(data, i));
+    case DType::f8e5m2:
+      return f8e5m2_to_float(at<uint8_t>(data, i));
+    case DType::i32:
+      return at<int32_t>(data, i);
+    case DType::u32:
+      return at<uint32_t>(data, i);
+    case DType::i64:
+      return static_cast<double>(at<int64_t>(data, i));
     case DType::u8:
-    case DType::pred: return at<uint8_t>(data, i);
+    case DType::pred:
+      return at<uint8_t>(data, i);
   }
   LIGNUM_CHECK(false, "dtype {}", static_cast<int>(d));
 }
 
 void store_from_double(DType d, void* data, int64_t i, double v) {
   switch (d) {
-    case DType::f32: return put(data, i, static_cast<float>(v));
-    case DType::f64: return put(data, i, v);
-    case DType::bf16: return put(data, i, bf16(to_odd_float(v)));
-    case DType::f8e4m3fn: return put(data, i, f8e4m3fn_from_float(to_odd_float(v)));
-    case DType::f8e5m2: return put(data, i, f8e5m2_from_float(to_odd_float(v)));
-    case DType::i32: return put(data, i, static_cast<int32_t>(v));
-    case DType::u32: return put(data, i, static_cast<uint32_t>(v));
-    case DType::i64: return put(data, i, static_cast<int64_t>(v));
-    case DType::u8: return put(data, i, static_cast<uint8_t>(v));
-    case DType::pred: return put(data, i, static_cast<uint8_t>(v != 0));
+    case DType::f32:
+      return put(data, i, static_cast<float>(v));
+    case DType::f64:
+      return put(data, i, v);
+    case DType::bf16:
+      return put(data, i, bf16(to_odd_float(v)));
+    case DType::f8e4m3fn:
+      return put(data, i, f8e4m3fn_from_float(to_odd_float(v)));
+    case DType::f8e5m2:
+      return put(data, i, f8e5m2_from_float(to_odd_float(v)));
+    case DType::i32:
+      return put(data, i, static_cast<int32_t>(v));
+    case DType::u32:
+      return put(data, i, static_cast<uint32_t>(v));
+    case DType::i64:
+      return put(data, i, static_cast<int64_t>(v));
+    case DType::u8:
+      return put(data, i, static_cast<uint8_t>(v));
+    case DType::pred:
+      return put(data, i, static_cast<uint8_t>(v != 0));
   }
   LIGNUM_CHECK(false, "dtype {}", static_cast<int>(d));
 }

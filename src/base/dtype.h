@@ -1,5 +1,6 @@
-// Element types and their conversions, bit-exact: round to nearest even; NaN kept. E4M3 (the "FN" form: no infinity,
-// one NaN a sign, largest 448) and E5M2 (IEEE-like, largest 57344) follow the OCP 8-bit floating point specification 1.0.
+// Element types and their conversions, bit-exact: round to nearest even; NaN kept. E4M3 (the "FN" form: no
+// infinity, one NaN a sign, largest 448) and E5M2 (IEEE-like, largest 57344) follow the OCP 8-bit floating
+// point specification 1.0.
 #pragma once
 
 #include <bit>
@@ -11,8 +12,8 @@ namespace lignum {
 
 enum class DType : uint8_t { f32, f64, bf16, f8e4m3fn, f8e5m2, i32, u32, i64, u8, pred };
 
-int64_t dtype_size(DType);               // bytes of one element
-std::string_view dtype_name(DType);      // "f32", "bf16", "f8e4m3fn", ...
+int64_t dtype_size(DType);           // bytes of one element
+std::string_view dtype_name(DType);  // "f32", "bf16", "f8e4m3fn", ...
 std::optional<DType> dtype_from_name(std::string_view);
 bool dtype_is_float(DType);
 
@@ -39,13 +40,15 @@ T from_float(float x) {
   return T(x);
 }
 
-// One element <-> its bits in the 8-bit formats. from: saturates (what Qwix's clip-then-cast gives); NaN stays NaN.
+// One element <-> its bits in the 8-bit formats. from: saturates (what Qwix's clip-then-cast gives); NaN
+// stays NaN.
 uint8_t f8e4m3fn_from_float(float);
 uint8_t f8e5m2_from_float(float);
 float f8e4m3fn_to_float(uint8_t);
 float f8e5m2_to_float(uint8_t);
 
-// Element i of a buffer of the given dtype as double, and back (rounded to nearest even). For references and tests.
+// Element i of a buffer of the given dtype as double, and back (rounded to nearest even). For references and
+// tests.
 double load_as_double(DType, const void* data, int64_t i);
 void store_from_double(DType, void* data, int64_t i, double value);
 

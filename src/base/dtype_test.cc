@@ -18,7 +18,9 @@ TEST(DType, EightBitCodesRoundTrip) {
       EXPECT_EQ(f8e4m3fn_from_float(a), code) << a;
     }
     const float b = f8e5m2_to_float(code);
-    if (std::isfinite(b)) EXPECT_EQ(f8e5m2_from_float(b), code) << b;
+    if (std::isfinite(b)) {
+      EXPECT_EQ(f8e5m2_from_float(b), code) << b;
+    }
   }
   EXPECT_EQ(f8e4m3fn_to_float(0x7e), 448.0f);
   EXPECT_EQ(f8e5m2_to_float(0x7b), 57344.0f);

@@ -29,9 +29,9 @@ class Parallel {
  public:
   virtual ~Parallel() = default;
   virtual int threads() const = 0;
-  // Calls fn(task, thread) for task = 0..tasks-1, each once, thread in [0, threads()); returns when all are done.
-  // A thread handles one task at a time, so thread indexes scratch memory. Never nested. Allocates nothing.
-  // Which thread takes which task is not fixed: results must not depend on it.
+  // Calls fn(task, thread) for task = 0..tasks-1, each once, thread in [0, threads()); returns when all are
+  // done. A thread handles one task at a time, so thread indexes scratch memory. Never nested. Allocates
+  // nothing. Which thread takes which task is not fixed: results must not depend on it.
   virtual void run(int64_t tasks, FunctionRef<void(int64_t task, int thread)> fn) = 0;
 };
 

@@ -123,7 +123,7 @@ class SafetensorsWriter {
  public:
   static Result<SafetensorsWriter> create(SafetensorsLayout layout, const std::string& path);
   static Result<SafetensorsWriter> attach(SafetensorsLayout layout, const std::string& path);
-  SafetensorsWriter(SafetensorsWriter&&) = default;
+  SafetensorsWriter(SafetensorsWriter&& other) noexcept;
   SafetensorsWriter& operator=(SafetensorsWriter&&) = delete;
   ~SafetensorsWriter();  // a creator that has not finished removes its temporary file
 

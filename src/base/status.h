@@ -1,5 +1,6 @@
-// Errors as values. A user's mistake travels as a Status whose text names the key or op, the value, what is allowed
-// and a fix; a broken invariant of ours aborts at once with its values (LIGNUM_CHECK). Nothing falls back silently.
+// Errors as values. A user's mistake travels as a Status whose text names the key or op, the value, what is
+// allowed and a fix; a broken invariant of ours aborts at once with its values (LIGNUM_CHECK). Nothing falls
+// back silently.
 #pragma once
 
 #include <fmt/core.h>
@@ -51,8 +52,8 @@ Status internal_error(fmt::format_string<A...> format, A&&... args) {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}            // NOLINT: conversions are the point
-  Result(Status status) : status_(std::move(status)) {}    // NOLINT
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: conversions are the point
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
@@ -78,8 +79,8 @@ class [[nodiscard]] Result {
 #define LIGNUM_CONCAT_(a, b) a##b
 #define LIGNUM_CONCAT(a, b) LIGNUM_CONCAT_(a, b)
 
-#define LIGNUM_RETURN_IF_ERROR(expr)                           \
-  do {                                                         \
+#define LIGNUM_RETURN_IF_ERROR(expr)                                                           \
+  do {                                                                                         \
     if (::lignum::Status lignum_status_ = (expr); !lignum_status_.ok()) return lignum_status_; \
   } while (false)
 
@@ -92,7 +93,7 @@ class [[nodiscard]] Result {
   lhs = std::move(tmp).value()
 
 // LIGNUM_CHECK(a == b, "a {} b {}", a, b): an invariant of ours, with the values that broke it.
-#define LIGNUM_CHECK(condition, ...)                                                                   \
-  do {                                                                                                 \
+#define LIGNUM_CHECK(condition, ...)                                                                       \
+  do {                                                                                                     \
     if (!(condition)) ::lignum::abort_with(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)

@@ -1,0 +1,65 @@
+#include "base/text.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace lignum {
+
+std::string shown(std::string_view text) {
+  constexpr size_t kShown = 200;
+  std::string line(text.substr(0, kShown));
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text.size() <= kShown ? line : line + "...";
+}
+
+int edit_distance(std::string_view a, std::string_view b) {
+  // Three rows of the table are alive at once: a swap looks two rows back.
+  std::vector<int> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) last[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], before[j - 2] + 1);
+      }
+    }
+    std::swap(before, last);
+    std::swap(last, row);
+  }
+  return last[b.size()];
+}
+
+std::vector<std::string_view> nearest_names(std::string_view name, const std::vector<std::string_view>& names,
+                                            size_t limit) {
+  constexpr size_t kLongest = 256;
+  std::vector<std::pair<int, std::string_view>> found;
+  if (name.empty() || name.size() > kLongest) return {};
+  for (const std::string_view other : names) {
+    if (other.size() > kLongest) continue;
+    const int distance = edit_distance(name, other);
+    const bool contains = std::min(name.size(), other.size()) >= 4 &&
+                          (other.find(name) != other.npos || name.find(other) != name.npos);
+    if (contains || distance <= static_cast<int>(std::max(name.size(), other.size()) / 3)) {
+      found.emplace_back(distance, other);
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](auto& a, auto& b) { return a.first < b.first; });
+  std::vector<std::string_view> nearest;
+  for (size_t i = 0; i < std::min(limit, found.size()); ++i) nearest.push_back(found[i].second);
+  return nearest;
+}
+
+std::string nearest_hint(std::string_view name, const std::vector<std::string_view>& names) {
+  std::string hint;
+  for (const std::string_view near : nearest_names(name, names)) {
+    hint += fmt::format("{}'{}'", hint.empty() ? "; nearest: " : ", ", near);
+  }
+  return hint;
+}
+
+}  // namespace lignum
