@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/json.h"
 #include "base/safetensors_format.h"
@@ -90,8 +91,8 @@ Status SafetensorsReader::read_header(std::span<const std::byte> bytes) {
                                .with_context(fmt::format("tensor '{}'", shown(tensor.name))));
   }
   // By end too: an empty tensor stands before the one that begins at the same byte.
-  std::stable_sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  std::sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
   uint64_t end = 0;
   for (size_t i = 0; i < tensors_.size(); ++i) {

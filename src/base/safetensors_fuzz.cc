@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (tensor.begin != end || reader->find(tensor.name) != &tensor) std::abort();
     end = tensor.end;
     const auto bytes = reader->data(tensor);
-    volatile std::byte sink{};
+    [[maybe_unused]] volatile std::byte sink{};
     for (const std::byte b : bytes) sink = b;  // each is readable
     // An element takes at least four bits, so this is at most eight times the input.
     std::vector<float> out(static_cast<size_t>(tensor.elements));

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace lignum {
@@ -37,20 +38,21 @@ int edit_distance(std::string_view a, std::string_view b) {
 std::vector<std::string_view> nearest_names(std::string_view name, const std::vector<std::string_view>& names,
                                             size_t limit) {
   constexpr size_t kLongest = 256;
-  std::vector<std::pair<int, std::string_view>> found;
+  std::vector<std::tuple<int, size_t, std::string_view>> found;  // distance, place in names
   if (name.empty() || name.size() > kLongest) return {};
-  for (const std::string_view other : names) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string_view other = names[i];
     if (other.size() > kLongest) continue;
     const int distance = edit_distance(name, other);
     const bool contains = std::min(name.size(), other.size()) >= 4 &&
                           (other.find(name) != other.npos || name.find(other) != name.npos);
     if (contains || distance <= static_cast<int>(std::max(name.size(), other.size()) / 3)) {
-      found.emplace_back(distance, other);
+      found.emplace_back(distance, i, other);
     }
   }
-  std::stable_sort(found.begin(), found.end(), [](auto& a, auto& b) { return a.first < b.first; });
+  std::sort(found.begin(), found.end());
   std::vector<std::string_view> nearest;
-  for (size_t i = 0; i < std::min(limit, found.size()); ++i) nearest.push_back(found[i].second);
+  for (size_t i = 0; i < std::min(limit, found.size()); ++i) nearest.push_back(std::get<2>(found[i]));
   return nearest;
 }
 
