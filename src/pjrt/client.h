@@ -133,6 +133,7 @@ class Client {
   Result<Buffer> upload(int device, const HostView&) const;
 
  private:
+  friend class Executable;
   explicit Client(std::shared_ptr<const ClientState> state) : state_(std::move(state)) {}
   std::shared_ptr<const ClientState> state_;
 };

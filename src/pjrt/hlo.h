@@ -46,23 +46,29 @@ struct HloComputation {
   std::string name;
   int64_t root_id = 0;
   bool is_fusion = false;
+  std::string thread;                        // "" or "main"; "sparsecore" for offloaded work
   bool scheduled = false;                    // instructions stand in the order in which they are issued
   std::vector<HloInstruction> instructions;  // scheduled, else operands before users
 };
 
-// An asynchronous collective inside one scheduled computation.
+// An asynchronous collective inside one scheduled computation. libtpu starts the SparseCore first
+// (async-start without operands), hands over the data later (async-update), and waits (async-done): only from
+// the second can bytes move.
 struct AsyncCollective {
-  std::string name;        // of the start
-  std::string collective;  // "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute"
-  size_t start = 0;        // indices into HloComputation::instructions
+  std::string name;  // of the start
+  std::string
+      collective;    // "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute", ...
+  size_t start = 0;  // indices into HloComputation::instructions: start <= issue < done
+  size_t issue = 0;  // where the operand is handed over
   size_t done = 0;
-  int64_t dots_between =
-      0;  // dots and convolutions issued after start and before done, those in fusions included
+  int64_t dots_between = 0;  // dots and convolutions after issue and before done, those in fusions included
 };
 
 class HloProgram {
  public:
-  // From CompiledProgram::optimized_program(). A check_failed Status on bytes that are not such a module.
+  // From CompiledProgram::optimized_program(). A check_failed Status on bytes that are not such a module: cut
+  // short, an entry or a callee absent, computations that call each other in a ring, a schedule that is no
+  // order.
   static Result<HloProgram> decode(std::string_view hlo_module_with_config);
 
   const std::string& name() const { return name_; }
@@ -88,10 +94,15 @@ class HloProgram {
   std::string to_text() const;
 
  private:
+  Status check_and_count();
+  std::string started_collective(const HloInstruction&) const;
+  void call_order(const HloComputation&, std::vector<const HloComputation*>& order) const;
+
   std::string name_;
   int64_t entry_id_ = 0;
   std::vector<HloComputation> computations_;
   std::unordered_map<int64_t, size_t> index_;  // computation id -> position
+  std::vector<int64_t> dots_;                  // of each computation, what count_dots returns
 };
 
 }  // namespace lignum::pjrt

@@ -81,7 +81,7 @@ class Topology {
 
   const std::string& name() const { return name_; }
   const Plugin& plugin() const { return plugin_; }
-  // One slice: core fastest, then x, y, z.
+  // By ascending id; in one slice that is core fastest, then x, y, z.
   const std::vector<DeviceDescription>& devices() const { return devices_; }
 
   PJRT_TopologyDescription* handle() const { return topology_.get(); }
