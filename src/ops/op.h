@@ -100,8 +100,11 @@ struct ShardRule {
   // The op commutes with sums over ranks (add of two gradients, reshape): partial inputs, all over the same
   // axes, give partial results.
   bool linear = false;
-  // The attribute that holds the dims of result 0 (reshape, broadcast, constant); partition writes the local dims there.
+  // The attribute that holds the dims of result 0 (reshape, broadcast, constant); partition writes the local
+  // dims there.
   std::string_view result_dims;
+  // Factors that cannot be padded: the mesh axis must divide every dim that walks one of these.
+  std::vector<int> exact;
 };
 
 // --- cost

@@ -1,6 +1,9 @@
 #include "ops/rules.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
 
 #include "kernels/rows.h"
 
@@ -139,6 +142,19 @@ void for_each_index(std::span<const int64_t> dims, const std::function<void(cons
       index[i] = 0;
     }
   }
+}
+
+std::string mlir_number(DType dtype, double v) {
+  if (dtype == DType::pred) return v != 0 ? "true" : "false";
+  if (!dtype_is_float(dtype)) return fmt::format("{}", static_cast<int64_t>(v));
+  // Rounded here, so that no parser rounds a second time; what is not finite goes by its bits.
+  std::array<unsigned char, 8> bytes{};
+  store_from_double(dtype, bytes.data(), 0, v);
+  const double rounded = load_as_double(dtype, bytes.data(), 0);
+  if (std::isfinite(rounded)) return fmt::format("{:.16e}", rounded);
+  uint64_t bits = 0;
+  std::memcpy(&bits, bytes.data(), bytes.size());
+  return fmt::format("0x{:0{}X}", bits, 2 * dtype_size(dtype));
 }
 
 std::string mlir_list(std::span<const int64_t> v) {

@@ -42,6 +42,7 @@ std::vector<int> factors(int64_t rank, int first = 0);
 // Walks every index of a tensor in row-major order: fn(index, linear number).
 void for_each_index(std::span<const int64_t> dims, const std::function<void(const Dims&, int64_t)>& fn);
 
+std::string mlir_number(DType dtype, double v);     // of the dtype, as dense<> takes it
 std::string mlir_list(std::span<const int64_t> v);  // [0, 2]
 std::string mlir_types(std::span<const Type> v);    // (tensor<2xf32>, tensor<f32>)
 
