@@ -74,6 +74,11 @@ Value Arith::over_rows(Value v, const Dims& dims) {
   return b.broadcast(v, dims, {static_cast<int64_t>(dims.size()) - 1});
 }
 
+Value Arith::sum_rows(Value v) {
+  const int64_t rank = b.type(v).rank();
+  return rank == 1 ? v : b.reduce("sum", v, first_dims(rank - 1));
+}
+
 Value Arith::one_hot(Value labels, int64_t width) {
   Dims dims = b.type(labels).dims;
   const auto last = static_cast<int64_t>(dims.size());

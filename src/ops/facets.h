@@ -64,6 +64,7 @@ class Arith {
   Value over_row(Value v, const Dims& dims);   // v [...] as [..., d]
   Value over_rows(Value v, const Dims& dims);  // v [d] as [..., d]
   Value sum_last(Value v) { return b.reduce("sum", v, {b.type(v).rank() - 1}); }
+  Value sum_rows(Value v);  // v [..., d] summed to [d]
   Value max_last(Value v) { return b.reduce("max", v, {b.type(v).rank() - 1}); }
   Value one_hot(Value labels, int64_t width);  // labels [...] as pred [..., width]
   // Builder::matmul with an f32 result: products of bf16 operands are exact in it.

@@ -1,0 +1,135 @@
+// attention: softmax attention with grouped queries.
+//   q [B, S, H, D], k and v [B, S, Hkv, D], f32 or bf16 -> out like q, lse f32 [B, H, S]
+//   attributes: scale; causal: a query sees keys up to its own position
+// out[i] = sum_j p[i, j] v[j], p[i, :] = softmax_j(scale q[i] . k[j]); lse[i] = log(sum_j exp(scale q[i] .
+// k[j])), for the gradient. Query head h reads head h / (H / Hkv) of k and v. Arithmetic in f32.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/attention/scores.h"
+#include "ops/gradient.h"
+
+namespace lignum::ops {
+namespace {
+
+kernels::Attention shape_of(const Site& s) { return attention_shape(s.in[0], s.in[1], s.attrs); }
+
+struct AttentionOp {
+  static constexpr std::string_view kName = "attention";
+
+  static Result<Types> infer(std::span<const Type> in, const Attrs& attrs) {
+    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, 3));
+    LIGNUM_RETURN_IF_ERROR(check_attention(in[0], in[1], in[2], attrs));
+    return Types{in[0], lse_type(in[0])};
+  }
+
+  static Gradients grad(const GradCall& c) {
+    if (c.cotangents[1]) return gradient_by_decomposition(get_op(kName), c);
+    const Values g = c.build.add_all(
+        "attention_grad", {c.cotangent(0), c.inputs[0], c.inputs[1], c.inputs[2], c.outputs[0], c.outputs[1]},
+        c.site.attrs);
+    return {g[0], g[1], g[2]};
+  }
+
+  static ShardRule partition(const Site& s) {
+    const auto f = attention_factors(s.in[0], s.in[1]);
+    return {.in = {f.q, f.kv, f.kv}, .out = {f.q, f.lse}};
+  }
+
+  static Cost cost(const Site& s) {
+    const auto a = shape_of(s);
+    Cost c = streaming_cost(s, 0);
+    c.work = Work::attention;
+    c.flops = 4 * attention_pairs(a) * static_cast<double>(a.dim);
+    c.transcendentals = attention_pairs(a);
+    c.m = c.k = a.seq;
+    c.n = a.dim;
+    c.batch = a.batch * a.heads;
+    return c;
+  }
+
+  static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
+    const auto a = shape_of(s);
+    Arith m(b);
+    const Value scores = attention_scores(b, grouped(b, in[0], a), in[1], a);  // [B, Hkv, S, G, S]
+    const Dims dims = b.type(scores).dims;
+    const Value largest = m.max_last(scores);
+    const Value e = m.exp(m.sub(scores, m.over_row(largest, dims)));
+    const Value sum = m.sum_last(e);
+    const Value p = m.div(e, m.over_row(sum, dims));
+    const Value out = b.transpose(m.matmul(p, in[2], {4}, {1}, {0, 1}, {0, 2}), {0, 2, 1, 3, 4});
+    const Value lse = b.transpose(m.add(largest, m.log(sum)), {0, 1, 3, 2});
+    return {b.convert(b.reshape(out, s.out[0].dims), s.out[0].dtype), b.reshape(lse, s.out[1].dims)};
+  }
+
+  static void reference(const RefCall& c) {
+    const auto a = shape_of(c.site);
+    const double scale = c.site.attrs.get<double>("scale");
+    const auto row = [&](const RefTensor& t, int64_t batch, int64_t i, int64_t head) {
+      return t.data.data() + ((batch * a.seq + i) * t.dims[2] + head) * a.dim;
+    };
+    for (int64_t batch = 0; batch < a.batch; ++batch)
+      for (int64_t head = 0; head < a.heads; ++head)
+        for (int64_t i = 0; i < a.seq; ++i) {
+          const int64_t kv = head / (a.heads / a.kv_heads);
+          const double* q = row(*c.in[0], batch, i, head);
+          std::vector<double> p;
+          for (int64_t j = 0; j < (a.causal ? i + 1 : a.seq); ++j) {
+            const double* k = row(*c.in[1], batch, j, kv);
+            double score = 0;
+            for (int64_t d = 0; d < a.dim; ++d) score += q[d] * k[d];
+            p.push_back(scale * score);
+          }
+          const double largest = *std::max_element(p.begin(), p.end());
+          double sum = 0;
+          for (double& x : p) sum += x = std::exp(x - largest);
+          double* out = const_cast<double*>(row(c.out[0], batch, i, head));
+          for (size_t j = 0; j < p.size(); ++j) {
+            const double* v = row(*c.in[2], batch, static_cast<int64_t>(j), kv);
+            for (int64_t d = 0; d < a.dim; ++d) out[d] += p[j] / sum * v[d];
+          }
+          c.out[1].data[static_cast<size_t>((batch * a.heads + head) * a.seq + i)] = largest + std::log(sum);
+        }
+  }
+
+  static int64_t workspace(const Site& s, int threads) {
+    return kernels::attention_workspace(shape_of(s), threads);
+  }
+
+  static Status cpu(const CpuCall& c) {
+    const auto a = shape_of(c.site);
+    LIGNUM_RETURN_IF_ERROR(kernels::attention_supported(a));
+    kernels::attention(c.choice, a, c.in[0], c.in[1], c.in[2], c.out[0], data_out<float>(c, 1), c.workspace,
+                       c.parallel);
+    return {};
+  }
+
+  static Buffers buffers(const Site&) { return {}; }
+
+  static constexpr ByDecomposition emit{};
+
+  static std::vector<Case> cases() {
+    constexpr DType f32 = DType::f32, bf16 = DType::bf16;
+    const auto make = [](std::string name, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
+                         int64_t dim, DType dtype, bool causal = true, bool bench = false) {
+      return attention_case(std::move(name), {batch, seq, heads, kv_heads, dim, dtype, 1, causal}, bench);
+    };
+    return {
+        make("one_row", 1, 1, 1, 1, 8, f32),
+        make("odd", 2, 7, 3, 3, 5, f32),
+        make("grouped", 1, 5, 4, 2, 8, f32),
+        make("one_kv_head", 2, 5, 3, 1, 6, f32),
+        make("all_pairs", 1, 6, 2, 1, 8, f32, false),
+        make("misaligned", 1, 37, 1, 1, 11, f32),
+        make("two_blocks", 1, 229, 1, 1, 3, f32),
+        make("bf16", 1, 9, 4, 2, 16, bf16),
+        make("bench", 1, 2048, 32, 8, 128, bf16, true, true),
+    };
+  }
+};
+
+}  // namespace
+
+LIGNUM_DEFINE_OP(attention, AttentionOp)
+
+}  // namespace lignum::ops

@@ -1,0 +1,73 @@
+#include "ops/attention/scores.h"
+
+#include <cmath>
+
+namespace lignum::ops {
+
+Status check_attention(const Type& q, const Type& k, const Type& v, const Attrs& attrs) {
+  LIGNUM_RETURN_IF_ERROR(expect_edge(q, "q"));
+  LIGNUM_RETURN_IF_ERROR(expect_rank(q, "q", 4));
+  LIGNUM_RETURN_IF_ERROR(expect_dtype(k, "k", {q.dtype}));
+  LIGNUM_RETURN_IF_ERROR(expect_rank(k, "k", 4));
+  LIGNUM_RETURN_IF_ERROR(
+      expect_dims(k, "k", {q.dims[0], q.dims[1], k.dims[2], q.dims[3]}, "those of q but for the heads"));
+  LIGNUM_RETURN_IF_ERROR(expect_like(v, "v", k, "k"));
+  const int64_t heads = q.dims[2], kv_heads = k.dims[2];
+  if (kv_heads < 1 || heads % kv_heads != 0)
+    return user_error("q has {} heads, k has {}; k's must divide q's", heads, kv_heads);
+  LIGNUM_RETURN_IF_ERROR(number_in(attrs, "scale", -1e6, 1e6).status());
+  return bool_attr(attrs, "causal").status();
+}
+
+kernels::Attention attention_shape(const Type& q, const Type& k, const Attrs& attrs) {
+  return {.batch = q.dims[0],
+          .seq = q.dims[1],
+          .heads = q.dims[2],
+          .kv_heads = k.dims[2],
+          .dim = q.dims[3],
+          .dtype = q.dtype,
+          .scale = static_cast<float>(attrs.get<double>("scale")),
+          .causal = attrs.get<bool>("causal")};
+}
+
+Type lse_type(const Type& q) {
+  return {DType::f32,
+          {q.dims[0], q.dims[2], q.dims[1]},
+          tidy_names({name_of(q, 0), name_of(q, 2), name_of(q, 1)})};
+}
+
+AttentionFactors attention_factors(const Type& q, const Type& k) {
+  const int heads = q.dims[2] == k.dims[2] ? 1 : -1;
+  return {.q = {0, -1, heads, -1}, .kv = {0, -1, heads, -1}, .lse = {0, heads, -1}};
+}
+
+double attention_pairs(const kernels::Attention& a) {
+  const auto s = static_cast<double>(a.seq);
+  const double each = a.causal ? s * (s + 1) / 2 : s * s;
+  return static_cast<double>(a.batch * a.heads) * each;
+}
+
+Value grouped(Builder& b, Value q, const kernels::Attention& a) {
+  return b.reshape(q, {a.batch, a.seq, a.kv_heads, a.heads / a.kv_heads, a.dim});
+}
+
+Value attention_scores(Builder& b, Value grouped_q, Value k, const kernels::Attention& a) {
+  Arith m(b);
+  const Value scores = m.mul(m.matmul(grouped_q, k, {4}, {3}, {0, 2}, {0, 2}), a.scale);
+  if (!a.causal) return scores;
+  const Dims& dims = b.type(scores).dims;
+  // Finite, so that no difference of two of them is a NaN; exp() of it is 0 beside any real score.
+  constexpr double kMasked = -1e30;
+  return m.select(m.compare("ge", m.iota(dims, 2), m.iota(dims, 4)), scores, m.like(scores, kMasked));
+}
+
+Case attention_case(std::string name, const kernels::Attention& a, bool bench) {
+  const Dims q = {a.batch, a.seq, a.heads, a.dim}, kv = {a.batch, a.seq, a.kv_heads, a.dim};
+  return {std::move(name),
+          {tensor(a.dtype, q), tensor(a.dtype, kv), tensor(a.dtype, kv)},
+          {{"scale", 1 / std::sqrt(static_cast<double>(a.dim))}, {"causal", a.causal}},
+          1,
+          bench};
+}
+
+}  // namespace lignum::ops

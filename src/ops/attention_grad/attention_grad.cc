@@ -1,0 +1,145 @@
+// attention_grad: the gradients of attention's q, k and v from its inputs and results.
+//   dout, q, k, v, out, lse -> dq like q, dk like k, dv like v
+// With p = exp(scale q . k - lse), dp = dout . v, delta[i] = dout[i] . out[i]:
+//   dv = p^T dout, ds = p (dp - delta) scale, dq = ds k, dk = ds^T q. Arithmetic in f32.
+#include <cmath>
+
+#include "ops/attention/scores.h"
+
+namespace lignum::ops {
+namespace {
+
+kernels::Attention shape_of(const Site& s) { return attention_shape(s.in[1], s.in[2], s.attrs); }
+
+struct AttentionGrad {
+  static constexpr std::string_view kName = "attention_grad";
+
+  static Result<Types> infer(std::span<const Type> in, const Attrs& attrs) {
+    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, 6));
+    LIGNUM_RETURN_IF_ERROR(check_attention(in[1], in[2], in[3], attrs));
+    LIGNUM_RETURN_IF_ERROR(expect_like(in[0], "dout", in[1], "q"));
+    LIGNUM_RETURN_IF_ERROR(expect_like(in[4], "out", in[1], "q"));
+    LIGNUM_RETURN_IF_ERROR(expect_dtype(in[5], "lse", {DType::f32}));
+    LIGNUM_RETURN_IF_ERROR(expect_dims(in[5], "lse", lse_type(in[1]).dims, "batch, heads, sequence of q"));
+    return Types{in[1], in[2], in[3]};
+  }
+
+  static constexpr ByDecomposition grad{};
+
+  static ShardRule partition(const Site& s) {
+    const auto f = attention_factors(s.in[1], s.in[2]);
+    return {.in = {f.q, f.q, f.kv, f.kv, f.q, f.lse}, .out = {f.q, f.kv, f.kv}};
+  }
+
+  static Cost cost(const Site& s) {
+    const auto a = shape_of(s);
+    Cost c = streaming_cost(s, 0);
+    c.work = Work::attention;
+    c.flops = 10 * attention_pairs(a) * static_cast<double>(a.dim);  // the scores once more, four gradients
+    c.transcendentals = attention_pairs(a);
+    c.m = c.k = a.seq;
+    c.n = a.dim;
+    c.batch = a.batch * a.heads;
+    return c;
+  }
+
+  static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
+    const auto a = shape_of(s);
+    const int64_t group = a.heads / a.kv_heads;
+    Arith m(b);
+    const Value dout = grouped(b, in[0], a), q = grouped(b, in[1], a), k = in[2], v = in[3];
+    const Value scores = attention_scores(b, q, k, a);  // [B, Hkv, S, G, S]
+    const Dims dims = b.type(scores).dims;
+    const Value lse =
+        b.transpose(b.reshape(in[5], {a.batch, a.kv_heads, group, a.seq}), {0, 1, 3, 2});  // [B, Hkv, S, G]
+    const Value p = m.exp(m.sub(scores, m.over_row(lse, dims)));
+    const Value dp = m.matmul(dout, v, {4}, {3}, {0, 2}, {0, 2});
+    const Value delta =
+        b.transpose(m.sum_last(m.mul(m.f32(dout), m.f32(grouped(b, in[4], a)))), {0, 2, 1, 3});
+    const Value ds = m.mul(m.mul(p, m.sub(dp, m.over_row(delta, dims))), a.scale);
+    const Value dq = b.transpose(m.matmul(ds, k, {4}, {1}, {0, 1}, {0, 2}), {0, 2, 1, 3, 4});
+    const Value dk = b.transpose(m.matmul(ds, q, {2, 3}, {1, 3}, {0, 1}, {0, 2}), {0, 2, 1, 3});
+    const Value dv = b.transpose(m.matmul(p, dout, {2, 3}, {1, 3}, {0, 1}, {0, 2}), {0, 2, 1, 3});
+    return {b.convert(b.reshape(dq, s.out[0].dims), a.dtype), b.convert(dk, a.dtype), b.convert(dv, a.dtype)};
+  }
+
+  static void reference(const RefCall& c) {
+    const auto a = shape_of(c.site);
+    const double scale = c.site.attrs.get<double>("scale");
+    const auto row = [&](const RefTensor& t, int64_t batch, int64_t i, int64_t head) {
+      return const_cast<double*>(t.data.data()) + ((batch * a.seq + i) * t.dims[2] + head) * a.dim;
+    };
+    const auto dot = [&](const double* x, const double* y) {
+      double sum = 0;
+      for (int64_t d = 0; d < a.dim; ++d) sum += x[d] * y[d];
+      return sum;
+    };
+    const auto accumulate = [&](double* y, double factor, const double* x) {
+      for (int64_t d = 0; d < a.dim; ++d) y[d] += factor * x[d];
+    };
+    for (int64_t batch = 0; batch < a.batch; ++batch)
+      for (int64_t head = 0; head < a.heads; ++head)
+        for (int64_t i = 0; i < a.seq; ++i) {
+          const int64_t kv = head / (a.heads / a.kv_heads);
+          const double* dout = row(*c.in[0], batch, i, head);
+          const double* q = row(*c.in[1], batch, i, head);
+          const double lse = c.in[5]->data[static_cast<size_t>((batch * a.heads + head) * a.seq + i)];
+          const double delta = dot(dout, row(*c.in[4], batch, i, head));
+          for (int64_t j = 0; j < (a.causal ? i + 1 : a.seq); ++j) {
+            const double* k = row(*c.in[2], batch, j, kv);
+            const double p = std::exp(scale * dot(q, k) - lse);
+            const double ds = p * (dot(dout, row(*c.in[3], batch, j, kv)) - delta) * scale;
+            accumulate(row(c.out[0], batch, i, head), ds, k);
+            accumulate(row(c.out[1], batch, j, kv), ds, q);
+            accumulate(row(c.out[2], batch, j, kv), p, dout);
+          }
+        }
+  }
+
+  static int64_t workspace(const Site& s, int threads) {
+    return kernels::attention_grad_workspace(shape_of(s), threads);
+  }
+
+  static Status cpu(const CpuCall& c) {
+    const auto a = shape_of(c.site);
+    LIGNUM_RETURN_IF_ERROR(kernels::attention_supported(a));
+    kernels::attention_grad(c.choice, a, c.in[0], c.in[1], c.in[2], c.in[3], c.in[4], data_in<float>(c, 5),
+                            c.out[0], c.out[1], c.out[2], c.workspace, c.parallel);
+    return {};
+  }
+
+  static Buffers buffers(const Site&) { return {}; }
+
+  static constexpr ByDecomposition emit{};
+
+  static std::vector<Case> cases() {
+    constexpr DType f32 = DType::f32, bf16 = DType::bf16;
+    const auto make = [](std::string name, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
+                         int64_t dim, DType dtype, bool causal = true, bool bench = false) {
+      Case c = attention_case(std::move(name), {batch, seq, heads, kv_heads, dim, dtype, 1, causal}, bench);
+      const Type q = c.in[0].type;
+      c.in.insert(c.in.begin(), tensor(dtype, q.dims));
+      c.in.push_back(tensor(dtype, q.dims));
+      // Not the lse of q and k: the op is a function of six free inputs. Positive keeps p small.
+      c.in.push_back(tensor(DType::f32, lse_type(q).dims, Fill::positive));
+      return c;
+    };
+    return {
+        make("one_row", 1, 1, 1, 1, 8, f32),
+        make("odd", 2, 7, 3, 3, 5, f32),
+        make("grouped", 1, 5, 4, 2, 8, f32),
+        make("one_kv_head", 2, 5, 3, 1, 6, f32),
+        make("all_pairs", 1, 6, 2, 1, 8, f32, false),
+        make("misaligned", 1, 37, 1, 1, 11, f32),
+        make("two_blocks", 1, 229, 1, 1, 3, f32),
+        make("bf16", 1, 9, 4, 2, 16, bf16),
+        make("bench", 1, 2048, 32, 8, 128, bf16, true, true),
+    };
+  }
+};
+
+}  // namespace
+
+LIGNUM_DEFINE_OP(attention_grad, AttentionGrad)
+
+}  // namespace lignum::ops

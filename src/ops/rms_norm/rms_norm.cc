@@ -1,0 +1,106 @@
+// rms_norm: over each row of d, rstd = 1 / sqrt(mean(x^2) + epsilon), y = x * rstd * scale.
+//   x [..., d] f32 or bf16, scale [d] f32 or bf16 -> y like x, rstd [...] f32 (for the gradient)
+// Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019. All arithmetic in f32.
+#include <cmath>
+
+#include "ops/facets.h"
+#include "ops/gradient.h"
+
+namespace lignum::ops {
+namespace {
+
+struct RmsNorm {
+  static constexpr std::string_view kName = "rms_norm";
+
+  static Result<Types> infer(std::span<const Type> in, const Attrs& attrs) {
+    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, 2));
+    LIGNUM_RETURN_IF_ERROR(expect_edge(in[0], "x"));
+    LIGNUM_RETURN_IF_ERROR(expect_last_dim(in[0], "x"));
+    LIGNUM_RETURN_IF_ERROR(expect_edge(in[1], "scale"));
+    LIGNUM_RETURN_IF_ERROR(expect_dims(in[1], "scale", {in[0].dims.back()}, "the last dim of x"));
+    LIGNUM_RETURN_IF_ERROR(number_in(attrs, "epsilon", 0, 1).status());
+    return Types{in[0], row_type(in[0], DType::f32)};
+  }
+
+  static Gradients grad(const GradCall& c) {
+    if (c.cotangents[1]) return gradient_by_decomposition(get_op(kName), c);
+    const Values g =
+        c.build.add_all("rms_norm_grad", {c.cotangent(0), c.inputs[0], c.inputs[1], c.outputs[1]});
+    return {g[0], g[1]};
+  }
+
+  static ShardRule partition(const Site& s) {
+    auto x = factors(s.in[0].rank());
+    x.back() = -1;
+    return {.in = {x, {-1}}, .out = {x, factors(s.out[1].rank())}};
+  }
+
+  static Cost cost(const Site& s) {
+    Cost c = streaming_cost(s);
+    c.flops = 4.0 * static_cast<double>(s.in[0].elements());
+    return c;
+  }
+
+  static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
+    const Dims& dims = s.in[0].dims;
+    Arith m(b);
+    const Value x = m.f32(in[0]);
+    const Value mean = m.mul(m.sum_last(m.mul(x, x)), 1.0 / static_cast<double>(dims.back()));
+    const Value rstd = m.rsqrt(m.add(mean, s.attrs.get<double>("epsilon")));
+    const Value y = m.mul(m.mul(x, m.over_row(rstd, dims)), m.over_rows(m.f32(in[1]), dims));
+    return {b.convert(y, s.out[0].dtype), rstd};
+  }
+
+  static void reference(const RefCall& c) {
+    const Rows r = rows_of(c.site.in[0]);
+    const double epsilon = c.site.attrs.get<double>("epsilon");
+    for (int64_t i = 0; i < r.n; ++i) {
+      const double* x = c.in[0]->data.data() + i * r.d;
+      double sum = 0;
+      for (int64_t j = 0; j < r.d; ++j) sum += x[j] * x[j];
+      const double rstd = 1 / std::sqrt(sum / static_cast<double>(r.d) + epsilon);
+      c.out[1].data[static_cast<size_t>(i)] = rstd;
+      for (int64_t j = 0; j < r.d; ++j)
+        c.out[0].data[static_cast<size_t>(i * r.d + j)] = x[j] * rstd * c.in[1]->data[static_cast<size_t>(j)];
+    }
+  }
+
+  static int64_t workspace(const Site&, int) { return 0; }
+
+  static Status cpu(const CpuCall& c) {
+    const Rows r = rows_of(c.site.in[0]);
+    kernels::row_kernels(c.choice).rms_norm(r.n, r.d, kernel_in(c, 0), kernel_in(c, 1),
+                                            static_cast<float>(c.site.attrs.get<double>("epsilon")),
+                                            kernel_out(c, 0), data_out<float>(c, 1), c.parallel);
+    return {};
+  }
+
+  static Buffers buffers(const Site&) { return {.in_place = {{0, 0}}}; }
+
+  static constexpr ByDecomposition emit{};
+
+  static std::vector<Case> cases() {
+    constexpr DType f32 = DType::f32, bf16 = DType::bf16;
+    const auto make = [](std::string name, DType dtype, Dims dims, DType scale, bool bench = false) {
+      const int64_t d = dims.back();
+      return Case{std::move(name),
+                  {tensor(dtype, std::move(dims)), tensor(scale, {d})},
+                  {{"epsilon", 1e-5}},
+                  1,
+                  bench};
+    };
+    return {
+        make("one_row", f32, {1, 16}, f32),     make("one_element", f32, {3, 1}, f32),
+        make("vector", f32, {7}, f32),          make("odd", f32, {3, 5, 37}, f32),
+        make("misaligned", f32, {2, 211}, f32), make("many_rows", f32, {131, 6}, f32),
+        make("bf16", bf16, {6, 37}, bf16),      make("bf16_f32_scale", bf16, {2, 2, 64}, f32),
+        make("empty", f32, {0, 5}, f32),        make("bench", bf16, {2048, 4096}, f32, true),
+    };
+  }
+};
+
+}  // namespace
+
+LIGNUM_DEFINE_OP(rms_norm, RmsNorm)
+
+}  // namespace lignum::ops
