@@ -49,9 +49,9 @@ class Arena {
   int64_t mapped_bytes_ = 0;
 };
 
-// The sum of Rss and Swap, in bytes, of the mappings in an smaps text that lie within [begin, end); a mapping
-// that lies partly within is an error (the kernel would have merged the region with a neighbour), as is text
-// that is not smaps.
-Result<int64_t> smaps_resident(const std::string& smaps, uintptr_t begin, uintptr_t end);
+// The sum of Rss and Swap, in bytes, of the mappings in an smaps text (proc(5)) that make up [begin, end).
+// Errors: a mapping that reaches out of the region (the kernel has merged it with a neighbour), a part of the
+// region that is not listed, a field that cannot be read.
+Result<int64_t> smaps_resident(std::string_view smaps, uintptr_t begin, uintptr_t end);
 
 }  // namespace lignum::exec
