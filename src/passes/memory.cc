@@ -1,0 +1,411 @@
+#include "passes/memory.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <set>
+
+#include "ops/op.h"
+
+namespace lignum::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Role;
+using ir::Value;
+
+constexpr int64_t kAlign =
+    64;  // a cache line: two tensors never share one, so that ranks' threads never do either
+int64_t aligned(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
+
+std::string part_of(const Graph& g, Value v, bool in_body) {
+  const Node& n = g.node(v);
+  if (n.kind == "scan") {
+    const auto carry = ir::scan_of(n).carry;
+    if (v.index < carry) return "temporaries";
+    return n.tag.role == Role::forward ? "activations" : "gradients";
+  }
+  if (n.tag.role == Role::wgrad) return "gradients";
+  if (n.tag.path == "decoder/logits_dense" || n.tag.path == "loss") return "logits";
+  for (const ir::Type& t : n.types)
+    if (t.async) return n.tag.role == Role::dgrad ? "gradients" : "gathered weights";
+  if (n.kind == "convert" && g.node(n.inputs[0]).kind == "param") return "gathered weights";
+  return in_body || n.tag.role != Role::forward ? "temporaries" : "activations";
+}
+
+struct Live {
+  Allocation allocation;
+  Value value;         // the root that it holds; invalid for workspaces and frames
+  int32_t node = -1;   // workspaces and frames: the node
+  int64_t copies = 1;  // buffers used in turn
+};
+
+// One graph's buffers. measure() finds what lives when and packs it; lay_out() then gives absolute places,
+// once the frame's own base and the places of its params (and of the rows that its stacked outputs fill) are
+// known.
+class Frame {
+ public:
+  // carries: of the loop that this is the body of; -1 for the outermost graph.
+  Frame(const Scheduled& s, int threads, int depth, int64_t carries)
+      : s_(s), g_(*s.graph), threads_(threads), depth_(depth), carries_(carries) {
+    for (int32_t i = 0; i < end(); ++i) slot_[s_.order[static_cast<size_t>(i)].node] = i;
+    find_last_uses();
+    merge_in_place();
+    find_stacked();
+    make_allocations();
+    pack();
+    find_parts();
+  }
+
+  int64_t size() const { return size_; }
+  const std::vector<MemoryPart>& parts() const { return parts_; }
+  const std::vector<Live>& live() const { return live_; }
+
+  Layout lay_out(int64_t base, const std::vector<Place>& params, const std::map<int64_t, Place>& rows) const {
+    Layout layout;
+    for (int64_t i = 0; i < static_cast<int64_t>(g_.params().size()); ++i)
+      layout.places[g_.param_value(i)] = params[static_cast<size_t>(i)];
+    for (const Live& l : live_) {
+      Place p{base + l.allocation.base, {}};
+      if (l.copies > 1) p.terms.push_back({depth_ - 1, l.allocation.bytes / l.copies, l.copies});
+      if (l.value.valid()) layout.places[l.value] = p;
+      if (l.node >= 0 && !s_.bodies.contains(l.node)) layout.workspaces[l.node] = p;
+    }
+    for (const auto& [v, output] : stacked_) layout.places[v] = rows.at(output);
+    for (int32_t id = 0; id < static_cast<int32_t>(g_.nodes().size()); ++id)
+      for (int32_t r = 0; r < static_cast<int32_t>(g_.node(id).types.size()); ++r)
+        layout.places[{id, r}] = layout.places.at(owner({id, r}));
+    for (const auto& [id, body] : bodies_) lay_out_body(base, id, body, layout);
+    for (size_t o = 0; o < g_.outputs().size(); ++o) {
+      const ir::Output& out = g_.outputs()[o];
+      const auto index = static_cast<int64_t>(o);
+      std::optional<Place> to;
+      if (carries_ < 0) {
+        if (out.alias >= 0) to = layout.places.at(g_.param_value(out.alias));
+      } else {
+        to = index < carries_ ? layout.places.at(g_.param_value(index)) : rows.at(index);
+      }
+      const Place& from = layout.places.at(out.value);
+      if (to && !same(from, *to)) layout.at_end.push_back({from, *to, g_.type(out.value).bytes(), out.name});
+    }
+    return layout;
+  }
+
+ private:
+  int32_t end() const { return static_cast<int32_t>(s_.order.size()); }
+  Value root(Value v) const { return view_root(g_, v); }
+  int64_t shift_of(int32_t node) const { return s_.order[static_cast<size_t>(slot_.at(node))].shift; }
+  bool is_param(Value v) const { return g_.node(v).kind == "param"; }
+
+  void find_last_uses() {
+    const auto use = [&](Value v, int32_t at) {
+      int32_t& last = last_[root(v)];
+      last = std::max(last, at);
+      ++reads_[root(v)];
+    };
+    for (const auto& [id, at] : slot_) {
+      for (const Value v : g_.node(id).inputs) {
+        use(v, at);
+        // What a collective reads stays untouched until its await.
+        if (g_.node(id).kind == "await")
+          for (const Value in : g_.node(v).inputs) use(in, at);
+      }
+    }
+    for (const ir::Output& o : g_.outputs()) use(o.value, end());
+  }
+
+  // Results that may be written over an input which nobody reads later: AdamW over the state, a sum over its
+  // carry, an element-wise result over a temporary, a loop's carry over its first value.
+  void merge_in_place() {
+    for (const Slot& slot : s_.order) {
+      const Node& n = g_.node(slot.node);
+      if (n.kind == "await" || slot.shift > 0) continue;
+      std::vector<std::pair<int, int>> pairs;
+      if (n.kind == "scan") {
+        for (int i = 0; i < static_cast<int>(ir::scan_of(n).carry); ++i) pairs.emplace_back(i, i);
+      } else {
+        const ops::NodeSite site(g_, n);
+        pairs = ops::get_op(n.kind).buffers(site.site).in_place;
+      }
+      std::set<Value> used;
+      for (const auto& [r, i] : pairs) {
+        const Value result{slot.node, r}, input = root(n.inputs[static_cast<size_t>(i)]);
+        if (merged_.contains(result) || used.contains(input) ||
+            g_.type(result).bytes() != g_.type(input).bytes())
+          continue;
+        if (last_.at(input) != slot_.at(slot.node) || times_read(n, input) > 1) continue;
+        if (is_param(input) ? !replaces(result, input) : shift_of(input.node) > 0 || gives_output(result))
+          continue;
+        merged_[result] = input;
+        used.insert(input);
+      }
+    }
+  }
+  int times_read(const Node& n, Value input) const {
+    int times = 0;
+    for (const Value v : n.inputs) times += root(v) == input;
+    return times;
+  }
+  // Outputs of a body have places of their own (a row, the carry): they are not made over temporaries.
+  bool gives_output(Value v) const {
+    return carries_ >= 0 && std::any_of(g_.outputs().begin(), g_.outputs().end(),
+                                        [&](const ir::Output& o) { return root(o.value) == v; });
+  }
+  // Result is the one output that takes the param's place: a donated param at the top, a carry in a body.
+  bool replaces(Value result, Value param) const {
+    const auto p = std::find(g_.params().begin(), g_.params().end(), param.node) - g_.params().begin();
+    int here = 0, elsewhere = 0;
+    for (size_t o = 0; o < g_.outputs().size(); ++o) {
+      if (root(g_.outputs()[o].value) != result) continue;
+      const bool match =
+          carries_ < 0 ? g_.outputs()[o].alias == p : static_cast<int64_t>(o) == p && p < carries_;
+      ++(match ? here : elsewhere);
+    }
+    return here == 1 && elsewhere == 0;
+  }
+
+  Value owner(Value v) const {
+    v = root(v);
+    for (auto it = merged_.find(v); it != merged_.end(); it = merged_.find(v)) v = root(it->second);
+    return v;
+  }
+
+  // A stacked result that a node of this body makes is made in its row.
+  void find_stacked() {
+    if (carries_ < 0) return;
+    for (auto o = carries_; o < static_cast<int64_t>(g_.outputs().size()); ++o) {
+      const Value v = root(g_.outputs()[static_cast<size_t>(o)].value);
+      const bool shares =
+          merged_.contains(v) ||
+          std::any_of(merged_.begin(), merged_.end(), [&](const auto& m) { return owner(m.first) == v; });
+      if (is_param(v) || g_.node(v).kind == "scan" || shares || stacked_.contains(v) || shift_of(v.node) > 0)
+        continue;
+      stacked_[v] = o;
+    }
+  }
+
+  void make_allocations() {
+    // The uses of all values that share a buffer.
+    std::map<Value, std::pair<int32_t, int32_t>> range;
+    for (const auto& [id, at] : slot_) {
+      const Node& n = g_.node(id);
+      for (int32_t r = 0; n.kind != "await" && r < static_cast<int32_t>(n.types.size()); ++r) {
+        const Value v{id, r};
+        if (root(v) != v) continue;
+        const auto last = last_.find(v);
+        const int32_t until = last == last_.end() ? at : std::max(at, last->second);
+        const auto [it, fresh] = range.emplace(owner(v), std::pair{at, until});
+        if (!fresh) it->second = {std::min(it->second.first, at), std::max(it->second.second, until)};
+      }
+    }
+    for (const auto& [v, span] : range) {
+      if (is_param(v) || stacked_.contains(v)) continue;
+      Live l;
+      l.value = v;
+      l.allocation = {part_of(g_, v, depth_ > 0),
+                      g_.node(v).tag.path + " " + g_.node(v).kind,
+                      0,
+                      aligned(g_.type(v).bytes()),
+                      span.first,
+                      span.second};
+      if (const int64_t shift = shift_of(v.node); shift > 0) {
+        l.copies = shift + 1;
+        l.allocation.bytes *= l.copies;
+        l.allocation.first = 0;
+        l.allocation.last = end();
+      }
+      live_.push_back(std::move(l));
+    }
+    for (const auto& [id, at] : slot_) {
+      const Node& n = g_.node(id);
+      Live l;
+      l.node = id;
+      if (n.kind == "scan") {
+        const Frame& body =
+            bodies_.emplace(id, Frame(s_.bodies.at(id), threads_, depth_ + 1, ir::scan_of(n).carry))
+                .first->second;
+        l.allocation = {"temporaries", n.tag.path + " scan", 0, aligned(body.size()), at, at};
+      } else if (n.kind != "await") {
+        const ops::NodeSite site(g_, n);
+        l.allocation = {"workspace", n.tag.path + " " + n.kind,
+                        0,           aligned(ops::get_op(n.kind).workspace(site.site, threads_)),
+                        at,          at};
+      }
+      if (l.allocation.bytes > 0) live_.push_back(std::move(l));
+    }
+  }
+
+  // Largest first, each at the lowest offset where nothing that lives at the same time is.
+  void pack() {
+    std::vector<Allocation*> order;
+    for (Live& l : live_) order.push_back(&l.allocation);
+    std::stable_sort(order.begin(), order.end(),
+                     [](const Allocation* a, const Allocation* b) { return a->bytes > b->bytes; });
+    for (size_t k = 0; k < order.size(); ++k) {
+      Allocation& mine = *order[k];
+      std::vector<std::pair<int64_t, int64_t>> taken;
+      for (size_t j = 0; j < k; ++j)
+        if (order[j]->first <= mine.last && mine.first <= order[j]->last)
+          taken.emplace_back(order[j]->base, order[j]->base + order[j]->bytes);
+      std::sort(taken.begin(), taken.end());
+      for (const auto& [begin, finish] : taken) {
+        if (mine.base + mine.bytes <= begin) break;
+        mine.base = std::max(mine.base, finish);
+      }
+      size_ = std::max(size_, mine.base + mine.bytes);
+    }
+  }
+
+  // What is in use at the fullest slot, by part; a loop counts as its own fullest moment.
+  void find_parts() {
+    int64_t most = -1;
+    for (int32_t at = 0; at <= end(); ++at) {
+      std::map<std::string, int64_t> by;
+      int64_t sum = 0;
+      for (const Live& l : live_) {
+        if (l.allocation.first > at || at > l.allocation.last) continue;
+        sum += l.allocation.bytes;
+        const auto body = bodies_.find(l.node);
+        if (body == bodies_.end()) {
+          by[l.allocation.part] += l.allocation.bytes;
+        } else {
+          for (const MemoryPart& p : body->second.parts()) by[p.name] += p.bytes;
+        }
+      }
+      if (sum <= most) continue;
+      most = sum;
+      parts_.clear();
+      for (const auto& [name, bytes] : by) parts_.push_back({name, bytes});
+    }
+  }
+
+  static bool same(const Place& a, const Place& b) {
+    const auto equal = [](const Term& x, const Term& y) {
+      return x.depth == y.depth && x.stride == y.stride && x.modulus == y.modulus;
+    };
+    return a.base == b.base &&
+           std::equal(a.terms.begin(), a.terms.end(), b.terms.begin(), b.terms.end(), equal);
+  }
+
+  void lay_out_body(int64_t base, int32_t id, const Frame& body, Layout& layout) const {
+    const Node& n = g_.node(id);
+    const ir::Scan scan = ir::scan_of(n);
+    const Graph& inner = *n.body;
+    const auto row_of = [&](Place p, const ir::Type& row) {
+      p.terms.push_back({depth_, row.bytes(), 0});
+      return p;
+    };
+    std::vector<Place> params;
+    std::vector<Copy>& before = layout.before[id];
+    for (int64_t i = 0; i < static_cast<int64_t>(n.inputs.size()); ++i) {
+      const Place& outer = layout.places.at(n.inputs[static_cast<size_t>(i)]);
+      if (i < scan.carry) {
+        // The carry lives where the scan's result does; its first value is copied there.
+        const Place& own = layout.places.at({id, static_cast<int32_t>(i)});
+        if (!same(outer, own))
+          before.push_back({outer, own, n.types[static_cast<size_t>(i)].bytes(), inner.param_name(i)});
+        params.push_back(own);
+      } else {
+        params.push_back(i < scan.carry + scan.sliced ? row_of(outer, inner.type(inner.param_value(i)))
+                                                      : outer);
+      }
+    }
+    std::map<int64_t, Place> rows;
+    for (int64_t o = scan.carry; o < scan.carry + scan.stacked; ++o)
+      rows[o] = row_of(layout.places.at({id, static_cast<int32_t>(o)}),
+                       inner.type(inner.outputs()[static_cast<size_t>(o)].value));
+    int64_t frame_base = base;
+    for (const Live& l : live_)
+      if (l.node == id) frame_base += l.allocation.base;
+    layout.bodies[id] = body.lay_out(frame_base, params, rows);
+  }
+
+  const Scheduled& s_;
+  const Graph& g_;
+  int threads_;
+  int depth_;
+  int64_t carries_;
+  std::map<int32_t, int32_t> slot_;  // node -> place in the order
+  std::map<Value, int32_t> last_;    // root -> the last slot that reads it; end() for outputs
+  std::map<Value, int> reads_;
+  std::map<Value, Value> merged_;     // result -> the value whose buffer it takes
+  std::map<Value, int64_t> stacked_;  // made in the row of this output
+  std::map<int32_t, Frame> bodies_;
+  std::vector<Live> live_;
+  int64_t size_ = 0;
+  std::vector<MemoryPart> parts_;
+};
+
+std::string state_part(const std::string& param, DType dtype) {
+  if (param.starts_with("adam_")) return "optimizer";
+  return dtype_is_float(dtype) && param.find('.') != std::string::npos ? "weights" : "inputs";
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const Scheduled& step, int threads) {
+  const Graph& g = *step.graph;
+  MemoryPlan plan;
+  std::vector<Place> params;
+  std::map<std::string, int64_t> state;
+  for (int64_t i = 0; i < static_cast<int64_t>(g.params().size()); ++i) {
+    const ir::Type& t = g.type(g.param_value(i));
+    params.push_back({plan.state_bytes, {}});
+    plan.state_bytes += aligned(t.bytes());
+    state[state_part(g.param_name(i), t.dtype)] += aligned(t.bytes());
+  }
+  const Frame frame(step, threads, 0, -1);
+  plan.layout = frame.lay_out(plan.state_bytes, params, {});
+  plan.arena_bytes = plan.state_bytes + frame.size();
+  for (const auto& [name, bytes] : state) plan.parts.push_back({name, bytes});
+  for (const MemoryPart& p : frame.parts()) plan.parts.push_back(p);
+  for (const Live& l : frame.live()) {
+    plan.allocations.push_back(l.allocation);
+    plan.allocations.back().base += plan.state_bytes;
+  }
+  return plan;
+}
+
+Status verify_memory(const Scheduled& step, const MemoryPlan& plan) {
+  for (size_t i = 0; i < plan.allocations.size(); ++i) {
+    const Allocation& a = plan.allocations[i];
+    if (a.base < plan.state_bytes || a.base + a.bytes > plan.arena_bytes)
+      return internal_error("{} lies at {}..{}, outside {}..{}", a.what, a.base, a.base + a.bytes,
+                            plan.state_bytes, plan.arena_bytes);
+    for (size_t j = 0; j < i; ++j) {
+      const Allocation& b = plan.allocations[j];
+      const bool together = a.first <= b.last && b.first <= a.last;
+      if (together && a.base < b.base + b.bytes && b.base < a.base + a.bytes)
+        return internal_error("{} and {} overlap at {}", a.what, b.what, std::max(a.base, b.base));
+    }
+  }
+  // Every value of every graph has a place, inside the arena for all iterations.
+  const std::function<Status(const Scheduled&, const Layout&, std::vector<int64_t>)> check =
+      [&](const Scheduled& s, const Layout& layout, std::vector<int64_t> trips) -> Status {
+    for (int32_t id = 0; id < static_cast<int32_t>(s.graph->nodes().size()); ++id) {
+      for (int32_t r = 0; r < static_cast<int32_t>(s.graph->node(id).types.size()); ++r) {
+        const auto p = layout.places.find({id, r});
+        if (p == layout.places.end()) return internal_error("%{}#{} has no place", id, r);
+        int64_t last = p->second.base + s.graph->node(id).types[static_cast<size_t>(r)].bytes();
+        for (const Term& t : p->second.terms) {
+          if (t.depth < 0 || t.depth >= static_cast<int>(trips.size()))
+            return internal_error("%{}#{} moves with loop {} of {}", id, r, t.depth, trips.size());
+          last += t.stride * ((t.modulus > 0 ? t.modulus : trips[static_cast<size_t>(t.depth)]) - 1);
+        }
+        if (p->second.base < 0 || last > plan.arena_bytes)
+          return internal_error("%{}#{} ends at {} of {}", id, r, last, plan.arena_bytes);
+      }
+    }
+    for (const auto& [id, body] : s.bodies) {
+      std::vector<int64_t> inner = trips;
+      inner.push_back(ir::scan_of(s.graph->node(id)).trip);
+      LIGNUM_RETURN_IF_ERROR(
+          check(body, layout.bodies.at(id), inner).with_context(fmt::format("%{} = scan", id)));
+    }
+    return {};
+  };
+  return check(step, plan.layout, {});
+}
+
+}  // namespace lignum::passes

@@ -1,0 +1,72 @@
+// Where every tensor of a SCHEDULED step lies: one arena a rank, planned before the first step. exec
+// allocates nothing later.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "passes/schedule.h"
+
+namespace lignum::passes {
+
+// A place in the arena. Inside loops it moves with the iteration: base + sum over terms of stride * index,
+// where index is the row that iteration works on (modulus 0) or, for buffers used in turn (prefetch), the
+// iteration's number modulo modulus.
+struct Term {
+  int depth = 0;       // the loop, 0 = outermost
+  int64_t stride = 0;  // bytes
+  int64_t modulus = 0;
+};
+struct Place {
+  int64_t base = -1;  // bytes from the arena's start
+  std::vector<Term> terms;
+};
+
+// Bytes to copy because two things cannot share a place (a saved layer input, a loop's carry).
+struct Copy {
+  Place from, to;
+  int64_t bytes = 0;
+  std::string what;
+};
+
+// Places of one graph's values, and of the bodies inside.
+struct Layout {
+  std::map<ir::Value, Place> places;            // every value, views included
+  std::map<int32_t, Place> workspaces;          // by node
+  std::map<int32_t, std::vector<Copy>> before;  // by scan node: before its first iteration (carries)
+  std::vector<Copy> at_end;                     // at the end of an iteration, or of the step
+  std::map<int32_t, Layout> bodies;             // by scan node
+};
+
+// Part: what a person asks for. "weights", "optimizer", "inputs", "activations" (saved for the backward
+// pass), "gradients", "logits", "gathered weights", "workspace", "temporaries".
+struct MemoryPart {
+  std::string name;
+  int64_t bytes = 0;
+};
+struct Allocation {
+  std::string part, what;  // what: module path and kind of the value
+  int64_t base = 0, bytes = 0;
+  int64_t first = 0, last = 0;  // slots of its graph during which it lives, ends included
+};
+
+struct MemoryPlan {
+  Layout layout;
+  int64_t state_bytes =
+      0;  // params of the step: weights, optimizer, inputs; live all the time, at the arena's start
+  int64_t arena_bytes = 0;  // all
+  std::vector<MemoryPart>
+      parts;  // at the fullest moment; together what is then in use (<= arena_bytes: the rest is gaps)
+  std::vector<Allocation> allocations;  // of the outermost graph, a loop's frame as one
+};
+
+// threads: of the rank's pool; kernels' workspaces depend on it, no bits do.
+MemoryPlan plan_memory(const Scheduled& step, int threads);
+
+// No two buffers that live at once overlap; views and copies are consistent. For tests and after every
+// planning.
+Status verify_memory(const Scheduled& step, const MemoryPlan& plan);
+
+}  // namespace lignum::passes

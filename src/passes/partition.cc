@@ -1,0 +1,381 @@
+#include "passes/partition.h"
+
+#include <algorithm>
+#include <set>
+
+#include "ops/op.h"
+
+namespace lignum::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Scan;
+using ir::Type;
+using ir::Value;
+using Axes = std::vector<std::string>;
+
+bool contains(const Axes& axes, const std::string& axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+// A value of the local graph and how it lies. partial: summed over these axes still.
+struct Local {
+  Value value;
+  Sharding sharding;
+  Axes partial;
+};
+
+class Partitioner {
+ public:
+  Partitioner(const Mesh& mesh, const AxisRules& rules) : mesh_(mesh), rules_(rules) {}
+
+  Sharding by_names(const Type& type) const {
+    Sharding s;
+    s.dims.resize(type.dims.size());
+    Axes used;
+    for (size_t d = 0; d < type.names.size(); ++d) {
+      const auto rule = rules_.find(type.names[d]);
+      if (rule == rules_.end()) continue;
+      for (const std::string& axis : rule->second) {
+        if (mesh_.size(axis) == 1 || contains(used, axis)) continue;
+        s.dims[d].push_back(axis);
+        used.push_back(axis);
+      }
+    }
+    return s;
+  }
+
+  // Fills `to` with the local form of `from`, whose params lie as given; outputs may be forced to lie as
+  // wanted. Returns how the outputs lie.
+  Result<std::vector<Sharding>> graph(const Graph& from, const std::vector<Sharding>& params,
+                                      const std::vector<std::optional<Sharding>>& wanted, Graph& to) {
+    to.name = from.name;
+    to.stage = ir::Stage::local;
+    std::map<Value, Local> map;
+    ops::Builder b(to);
+    for (int32_t id = 0, p = 0; id < static_cast<int32_t>(from.nodes().size()); ++id) {
+      const Node& n = from.node(id);
+      b.tag = n.tag;
+      b.origin = n.origin;
+      if (n.kind == "param") {
+        const Sharding& s = params[static_cast<size_t>(p++)];
+        Type t = n.types[0];
+        t.dims = local_dims(t.dims, s, mesh_);
+        const Value v = to.param(n.attrs.get<std::string>("name"), std::move(t));
+        to.set_origin(v.node, n.origin);
+        map[{id, 0}] = {v, s, {}};
+      } else if (n.kind == "scan") {
+        LIGNUM_RETURN_IF_ERROR(scan(from, id, b, map));
+      } else {
+        LIGNUM_RETURN_IF_ERROR(op(from, id, b, map));
+      }
+    }
+    std::vector<Sharding> outputs;
+    b.tag = {};
+    for (size_t i = 0; i < from.outputs().size(); ++i) {
+      const ir::Output& o = from.outputs()[i];
+      b.tag = from.node(o.value).tag;
+      b.origin = from.node(o.value).origin;
+      Local& l = resolved(from, o.value, b, map);
+      Local out = l;
+      if (i < wanted.size() && wanted[i] && !(*wanted[i] == l.sharding)) {
+        LIGNUM_ASSIGN_OR_RETURN(out, relaid(from.type(o.value), l, *wanted[i], b, "output " + o.name));
+      }
+      to.output(o.name, out.value, o.alias);
+      outputs.push_back(out.sharding);
+    }
+    return outputs;
+  }
+
+ private:
+  // Finishes a partial sum, once: reduce_scatter where the value's names want an axis, all_reduce for the
+  // others.
+  Local& resolved(const Graph& from, Value v, ops::Builder& b, std::map<Value, Local>& map) {
+    Local& l = map.at(v);
+    if (l.partial.empty()) return l;
+    const ir::Tag tag = b.tag;
+    const int32_t origin = b.origin;
+    b.tag = from.node(v).tag;
+    b.tag.name.clear();
+    b.origin = from.node(v).origin;
+    const Sharding target = by_names(from.type(v));
+    Axes left = l.partial;
+    for (size_t d = 0; d < target.dims.size(); ++d) {
+      for (const std::string& axis : target.dims[d]) {
+        if (!contains(left, axis) || !l.sharding.dims[d].empty()) continue;
+        const Value started =
+            b.add("reduce_scatter", {l.value},
+                  {{"axis", axis}, {"group", mesh_.size(axis)}, {"dim", static_cast<int64_t>(d)}});
+        l.value = b.add("await", {started});
+        l.sharding.dims[d].push_back(axis);
+        std::erase(left, axis);
+      }
+    }
+    for (const std::string& axis : left)
+      l.value =
+          b.add("await", {b.add("all_reduce", {l.value}, {{"axis", axis}, {"group", mesh_.size(axis)}})});
+    l.partial.clear();
+    if (!from.type(v).names.empty()) b.graph().set_names(l.value, from.type(v).names);
+    b.tag = tag;
+    b.origin = origin;
+    return l;
+  }
+
+  // The value gathered on every axis that `to` does not have. Cutting a whole dim is not done here.
+  Result<Local> relaid(const Type& global, const Local& l, const Sharding& to, ops::Builder& b,
+                       const std::string& who) {
+    Local out = l;
+    for (size_t d = 0; d < to.dims.size(); ++d) {
+      // Innermost first: what remains is then a prefix of the axes.
+      while (!out.sharding.dims[d].empty() && out.sharding.dims[d] != to.dims[d]) {
+        const std::string axis = out.sharding.dims[d].back();
+        out.sharding.dims[d].pop_back();
+        const int64_t size = local_dims({global.dims[d]}, {{out.sharding.dims[d]}}, mesh_)[0];
+        const Value started = b.add(
+            "all_gather", {out.value},
+            {{"axis", axis}, {"group", mesh_.size(axis)}, {"dim", static_cast<int64_t>(d)}, {"size", size}});
+        out.value = b.add("await", {started});
+      }
+      if (out.sharding.dims[d] != to.dims[d])
+        return internal_error("{}: dim {} of {} is to be cut over {}, which partition does not do", who, d,
+                              ir::to_string(global), to.dims[d].back());
+    }
+    return out;
+  }
+
+  Status op(const Graph& from, int32_t id, ops::Builder& b, std::map<Value, Local>& map) {
+    const Node& n = from.node(id);
+    const ops::Op& op = ops::get_op(n.kind);
+    const ops::NodeSite site(from, n);
+    const ops::ShardRule rule = op.partition(site.site);
+    LIGNUM_CHECK(rule.in.size() == n.inputs.size() && rule.out.size() == n.types.size(), "{}: partition rule",
+                 n.kind);
+
+    // A sum may stay open through a linear op when all its inputs are open over the same axes.
+    Axes partial;
+    if (rule.linear && !n.inputs.empty()) {
+      partial = map.at(n.inputs[0]).partial;
+      for (const Value v : n.inputs)
+        if (map.at(v).partial != partial) partial.clear();
+    }
+    std::vector<Local> in;
+    for (const Value v : n.inputs) in.push_back(partial.empty() ? resolved(from, v, b, map) : map.at(v));
+
+    const std::vector<Axes> factors = assign(n, rule, in);
+    Values inputs;
+    for (size_t i = 0; i < in.size(); ++i) {
+      Sharding want;
+      for (const int f : rule.in[i]) want.dims.push_back(f < 0 ? Axes{} : factors[static_cast<size_t>(f)]);
+      LIGNUM_ASSIGN_OR_RETURN(const Local l, relaid(from.type(n.inputs[i]), in[i], want, b, n.kind));
+      inputs.push_back(l.value);
+    }
+    std::vector<Sharding> out(n.types.size());
+    std::vector<Axes> open(n.types.size(), partial);
+    for (size_t r = 0; r < n.types.size(); ++r) {
+      std::set<int> there;
+      for (const int f : rule.out[r]) {
+        out[r].dims.push_back(f < 0 ? Axes{} : factors[static_cast<size_t>(f)]);
+        there.insert(f);
+      }
+      for (int f = 0; f < static_cast<int>(factors.size()); ++f)
+        if (!there.contains(f))
+          open[r].insert(open[r].end(), factors[static_cast<size_t>(f)].begin(),
+                         factors[static_cast<size_t>(f)].end());
+    }
+    ir::Attrs attrs = n.attrs;
+    if (!rule.result_dims.empty())
+      attrs.set(std::string(rule.result_dims), local_dims(n.types[0].dims, out[0], mesh_));
+    const Values made = b.add_all(n.kind, inputs, attrs);
+    for (size_t r = 0; r < made.size(); ++r) {
+      const Type& t = b.type(made[r]);
+      const auto expected = local_dims(n.types[r].dims, out[r], mesh_);
+      if (t.dims != expected)
+        return internal_error("{}: local result {} is {}, the sharding of {} asks for other dims", n.kind, r,
+                              ir::to_string(t), ir::to_string(n.types[r]));
+      if (!n.types[r].names.empty()) b.graph().set_names(made[r], n.types[r].names);
+      map[{id, static_cast<int32_t>(r)}] = {made[r], out[r], open[r]};
+    }
+    return {};
+  }
+  using Values = std::vector<Value>;
+
+  // The mesh axes of each factor. An axis goes to the first factor that an input asks for it with; a factor
+  // that some input has whole (not cut) stays whole: the others are gathered.
+  std::vector<Axes> assign(const Node& n, const ops::ShardRule& rule, const std::vector<Local>& in) const {
+    int count = 0;
+    for (const auto* side : {&rule.in, &rule.out})
+      for (const auto& dims : *side)
+        for (const int f : dims) count = std::max(count, f + 1);
+    std::vector<Axes> factors(static_cast<size_t>(count));
+    if (n.inputs.empty()) {
+      // A constant can be made in any shape: as its names ask.
+      const Sharding s = by_names(n.types[0]);
+      for (size_t d = 0; d < rule.out[0].size(); ++d)
+        if (rule.out[0][d] >= 0) factors[static_cast<size_t>(rule.out[0][d])] = s.dims[d];
+      return factors;
+    }
+    std::set<std::string> taken;
+    for (int f = 0; f < count; ++f) {
+      std::optional<Axes> axes;
+      for (size_t i = 0; i < in.size(); ++i) {
+        for (size_t d = 0; d < rule.in[i].size(); ++d) {
+          if (rule.in[i][d] != f) continue;
+          Axes here;
+          for (const std::string& axis : in[i].sharding.dims[d])
+            if (!taken.contains(axis)) here.push_back(axis);
+          if (!axes) {
+            axes = here;
+          } else {
+            // The common prefix: an operand that has the dim less cut decides.
+            size_t k = 0;
+            while (k < axes->size() && k < here.size() && (*axes)[k] == here[k]) ++k;
+            axes->resize(k);
+          }
+        }
+      }
+      if (!axes) continue;
+      // What relaid() can reach is a prefix of each operand's own axes.
+      for (size_t i = 0; i < in.size(); ++i)
+        for (size_t d = 0; d < rule.in[i].size(); ++d)
+          if (rule.in[i][d] == f)
+            for (size_t k = 0; k < axes->size(); ++k)
+              if (k >= in[i].sharding.dims[d].size() || in[i].sharding.dims[d][k] != (*axes)[k])
+                axes->resize(k);
+      taken.insert(axes->begin(), axes->end());
+      factors[static_cast<size_t>(f)] = std::move(*axes);
+    }
+    return factors;
+  }
+  Status scan(const Graph& from, int32_t id, ops::Builder& b, std::map<Value, Local>& map) {
+    const Node& n = from.node(id);
+    const Scan s = ir::scan_of(n);
+    std::vector<Local> in;
+    for (const Value v : n.inputs) in.push_back(resolved(from, v, b, map));
+    std::vector<Sharding> params;
+    for (size_t i = 0; i < in.size(); ++i) {
+      Sharding p = in[i].sharding;
+      const bool sliced = static_cast<int64_t>(i) >= s.carry && static_cast<int64_t>(i) < s.carry + s.sliced;
+      if (sliced) {
+        if (!p.dims[0].empty())
+          return internal_error("scan input {}: the dim that is sliced is sharded over {}", i, p.dims[0][0]);
+        p.dims.erase(p.dims.begin());
+      }
+      params.push_back(std::move(p));
+    }
+    std::vector<std::optional<Sharding>> wanted(params.begin(), params.begin() + s.carry);
+    auto body = std::make_shared<Graph>();
+    LIGNUM_ASSIGN_OR_RETURN(const std::vector<Sharding> outputs, graph(*n.body, params, wanted, *body));
+    Node made = n;
+    made.inputs.clear();
+    for (const Local& l : in) made.inputs.push_back(l.value);
+    for (size_t r = 0; r < outputs.size(); ++r) {
+      Sharding o = outputs[r];
+      if (static_cast<int64_t>(r) >= s.carry) o.dims.insert(o.dims.begin(), Axes{});
+      made.types[r].dims = local_dims(made.types[r].dims, o, mesh_);
+      map[{id, static_cast<int32_t>(r)}] = {{}, std::move(o), {}};
+    }
+    made.body = std::move(body);
+    const int32_t at = b.graph().add(std::move(made));
+    for (size_t r = 0; r < outputs.size(); ++r)
+      map[{id, static_cast<int32_t>(r)}].value = {at, static_cast<int32_t>(r)};
+    return {};
+  }
+
+  const Mesh& mesh_;
+  const AxisRules& rules_;
+};
+
+}  // namespace
+
+int64_t Mesh::ranks() const {
+  int64_t n = 1;
+  for (const MeshAxis& a : axes) n *= a.size;
+  return n;
+}
+
+int64_t Mesh::size(std::string_view axis) const {
+  for (const MeshAxis& a : axes)
+    if (a.name == axis) return a.size;
+  return 1;
+}
+
+int64_t Mesh::coordinate(int64_t rank, std::string_view axis) const {
+  int64_t stride = ranks();
+  for (const MeshAxis& a : axes) {
+    stride /= a.size;
+    if (a.name == axis) return rank / stride % a.size;
+  }
+  return 0;
+}
+
+std::vector<std::vector<int64_t>> Mesh::groups(std::string_view axis) const {
+  int64_t stride = ranks(), size = 1;
+  for (const MeshAxis& a : axes) {
+    stride /= a.size;
+    if (a.name == axis) {
+      size = a.size;
+      break;
+    }
+  }
+  if (size == 1) stride = 1;
+  std::vector<std::vector<int64_t>> out;
+  for (int64_t r = 0; r < ranks(); ++r) {
+    if (size > 1 && r / stride % size != 0) continue;
+    out.emplace_back();
+    for (int64_t k = 0; k < size; ++k) out.back().push_back(r + k * stride);
+  }
+  return out;
+}
+
+const AxisRules& default_axis_rules() {
+  static const AxisRules rules = {{"activation_batch", {"data", "fsdp"}}, {"embed", {"fsdp"}}};
+  return rules;
+}
+
+std::vector<int64_t> local_dims(const std::vector<int64_t>& dims, const Sharding& sharding,
+                                const Mesh& mesh) {
+  std::vector<int64_t> out = dims;
+  for (size_t d = 0; d < sharding.dims.size(); ++d)
+    for (const std::string& axis : sharding.dims[d])
+      out[d] = (out[d] + mesh.size(axis) - 1) / mesh.size(axis);
+  return out;
+}
+
+Range shard_range(int64_t size, const std::vector<std::string>& axes, const Mesh& mesh, int64_t rank) {
+  Range r{0, size};
+  for (const std::string& axis : axes) {
+    const int64_t part = (r.end - r.begin + mesh.size(axis) - 1) / mesh.size(axis);
+    const int64_t begin = std::min(r.end, r.begin + part * mesh.coordinate(rank, axis));
+    r = {begin, std::min(r.end, begin + part)};
+  }
+  return r;
+}
+
+Result<Partitioned> partition(const Graph& global, const Mesh& mesh, const AxisRules& rules) {
+  LIGNUM_CHECK(global.stage == ir::Stage::global, "partition takes a global graph");
+  Partitioner p(mesh, rules);
+  Partitioned out;
+  std::vector<std::optional<Sharding>> wanted;
+  for (int64_t i = 0; i < static_cast<int64_t>(global.params().size()); ++i) {
+    const Type& t = global.type(global.param_value(i));
+    out.params.push_back(p.by_names(t));
+    for (size_t d = 0; d < t.dims.size(); ++d) {
+      if (t.names.empty() || t.names[d] != "activation_batch") continue;
+      int64_t cut = 1;
+      for (const std::string& axis : out.params.back().dims[d]) cut *= mesh.size(axis);
+      if (t.dims[d] % cut != 0)
+        return user_error(
+            "{}: {} rows cannot be divided over {} ranks; change per_device_batch_size or the mesh",
+            global.param_name(i), t.dims[d], cut);
+    }
+  }
+  for (const ir::Output& o : global.outputs())
+    wanted.push_back(o.alias < 0 ? std::nullopt
+                                 : std::optional<Sharding>(out.params[static_cast<size_t>(o.alias)]));
+  LIGNUM_ASSIGN_OR_RETURN(out.outputs, p.graph(global, out.params, wanted, out.graph));
+  LIGNUM_RETURN_IF_ERROR(ops::verify(out.graph));
+  return out;
+}
+
+}  // namespace lignum::passes

@@ -1,0 +1,58 @@
+// From the GLOBAL step to the LOCAL one: one rank's shapes and explicit collectives, one program for all
+// ranks.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace lignum::passes {
+
+// The axes in order, the last fastest: rank = ((c0 * size1) + c1) * size2 + c2 ... Axes of size 1 may be left
+// out.
+struct MeshAxis {
+  std::string name;
+  int64_t size = 1;
+};
+struct Mesh {
+  std::vector<MeshAxis> axes;
+  int64_t ranks() const;
+  int64_t size(std::string_view axis) const;  // 1 for an axis that is not there
+  // The groups of ranks that differ in `axis` alone, each in ascending order.
+  std::vector<std::vector<int64_t>> groups(std::string_view axis) const;
+  int64_t coordinate(int64_t rank, std::string_view axis) const;
+};
+
+// MaxText's logical_axis_rules: the mesh axes that shard a logical name, outermost first.
+using AxisRules = std::map<std::string, std::vector<std::string>, std::less<>>;
+const AxisRules& default_axis_rules();
+
+// How a tensor lies on the mesh: for each dim the mesh axes that shard it, outermost first. A dim is cut into
+// equal parts, rounded up: the last ranks may hold padding, which no rank reads.
+struct Sharding {
+  std::vector<std::vector<std::string>> dims;
+  friend bool operator==(const Sharding&, const Sharding&) = default;
+};
+std::vector<int64_t> local_dims(const std::vector<int64_t>& dims, const Sharding& sharding, const Mesh& mesh);
+// The half-open range of dim d that `rank` holds of a dim of `size`; empty for ranks that hold padding only.
+struct Range {
+  int64_t begin = 0, end = 0;
+};
+Range shard_range(int64_t size, const std::vector<std::string>& axes, const Mesh& mesh, int64_t rank);
+
+struct Partitioned {
+  ir::Graph graph;                // LOCAL
+  std::vector<Sharding> params;   // one a param
+  std::vector<Sharding> outputs;  // one an output
+};
+
+// Params are sharded by their logical names; everything else follows by each op's rule. A sum left over ranks
+// (a weight's gradient over the batch) is finished where it is first read: reduce-scattered to the sharding
+// that its names ask for, all-reduced over what remains. An error names the op when a rule cannot be met (a
+// batch that ranks do not divide).
+Result<Partitioned> partition(const ir::Graph& global, const Mesh& mesh,
+                              const AxisRules& rules = default_axis_rules());
+
+}  // namespace lignum::passes

@@ -1,0 +1,50 @@
+// SCHEDULED: the LOCAL graph in the order in which this machine runs it. Order and engines here, buffers in
+// memory.h.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace lignum::passes {
+
+enum class Engine : uint8_t { compute, communication };
+
+struct Slot {
+  int32_t node = -1;
+  // Runs for iteration i + shift while iteration i is at this place of the order; before the first iteration
+  // it runs for iterations 0..shift-1. Only in bodies, only for what depends on sliced and invariant inputs:
+  // a layer's weights.
+  int64_t shift = 0;
+  Engine engine = Engine::compute;
+  int32_t id = -1;  // the SCHEDULED id: unique over all bodies, ascending in the order of the text
+};
+
+struct Scheduled {
+  std::shared_ptr<const ir::Graph> graph;  // LOCAL
+  std::vector<Slot> order;                 // every node but params and views that move no bytes (awaits stay)
+  std::map<int32_t, Scheduled> bodies;     // by scan node
+};
+
+struct ScheduleOptions {
+  // How many layers ahead a layer's weights are gathered. 0: just before their first use, under nothing.
+  int64_t prefetch_distance = 1;
+  // false: every collective is awaited where it starts. The bits are the same.
+  bool overlap = true;
+};
+
+Scheduled schedule(std::shared_ptr<const ir::Graph> local, const ScheduleOptions& options);
+
+// Inputs are made before they are read, by slot and shift; starts come before their awaits.
+Status verify_schedule(const Scheduled&);
+
+// The order as text, one slot a line, for people and tests: "12 matmul decoder/layers/mlp/wi_0 forward", "+1"
+// for a shift.
+std::string print_schedule(const Scheduled&);
+
+// The value whose bytes v is: through views (reshape, barrier, await) to a param or the node that makes them.
+ir::Value view_root(const ir::Graph& graph, ir::Value v);
+
+}  // namespace lignum::passes

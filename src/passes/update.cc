@@ -1,0 +1,197 @@
+#include "passes/update.h"
+
+#include "ops/op.h"
+
+namespace lignum::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Value;
+using ops::Builder;
+
+constexpr std::string_view kGradPrefix = "grad:";
+
+bool is_gradient(const std::string& output) { return output.starts_with(kGradPrefix); }
+
+Value find_output(const Graph& g, std::string_view name) {
+  for (const ir::Output& o : g.outputs())
+    if (o.name == name) return o.value;
+  LIGNUM_CHECK(false, "the step has no output {}", name);
+}
+
+// Copies nodes of `from` into `to`; params first become those of `to` given.
+std::map<Value, Value> copy_nodes(const Graph& from, Graph& to) {
+  std::map<Value, Value> map;
+  for (int32_t id = 0; id < static_cast<int32_t>(from.nodes().size()); ++id) {
+    Node n = from.node(id);
+    for (Value& v : n.inputs) v = map.at(v);
+    const auto results = static_cast<int32_t>(n.types.size());
+    const int32_t made = to.add(std::move(n));
+    for (int32_t r = 0; r < results; ++r) map[{id, r}] = {made, r};
+  }
+  return map;
+}
+
+// 1 / max(tokens, 1): a batch without a supervised token has gradients of zero, not NaN.
+Value inverse_tokens(Builder& b, Value tokens) {
+  const Value one = b.constant(DType::f32, {}, 1.0);
+  return b.elementwise("div", {one, b.elementwise("max", {tokens, one})});
+}
+
+}  // namespace
+
+Graph accumulate(const Graph& step, int64_t n) {
+  if (n == 1) return step;
+  auto body = std::make_shared<Graph>();
+  body->name = "micro_step";
+  Builder inner(*body);
+  Graph g;
+  g.name = step.name;
+  Builder b(g);
+  b.tag.path = "gradient_accumulation";
+  b.tag.role = ir::Role::update;
+
+  // Outer params in the old order. Body params: carries (sums), sliced (batch), invariant (the rest).
+  std::vector<Value> outer;
+  std::vector<bool> batch;
+  for (int64_t i = 0; i < static_cast<int64_t>(step.params().size()); ++i) {
+    ir::Type t = step.type(step.param_value(i));
+    batch.push_back(t.dtype == DType::i32);
+    if (batch.back()) {
+      t.dims.insert(t.dims.begin(), n);
+      if (!t.names.empty()) t.names.insert(t.names.begin(), "");
+    }
+    outer.push_back(g.param(step.param_name(i), std::move(t)));
+  }
+  Node scan;
+  scan.kind = "scan";
+  scan.tag = b.tag;
+  std::vector<Value> sums;
+  for (const ir::Output& o : step.outputs()) {
+    const ir::Type& type = step.type(o.value);
+    LIGNUM_CHECK(type.dtype == DType::f32, "{} is summed and is {}", o.name, ir::to_string(type));
+    // A path of its own: equal zeros would be one node, and each sum takes its zero's buffer.
+    b.tag.path = "gradient_accumulation/" + o.name;
+    const Value zero = b.constant(DType::f32, type.dims, 0.0);
+    g.set_names(zero, type.names);
+    scan.inputs.push_back(zero);
+    scan.types.push_back(type);
+    sums.push_back(body->param("sum:" + o.name, type));
+  }
+  std::map<Value, Value> map;
+  for (const bool sliced : {true, false}) {
+    for (size_t i = 0; i < outer.size(); ++i) {
+      if (batch[i] != sliced) continue;
+      const Value p = step.param_value(static_cast<int64_t>(i));
+      map[p] = body->param(step.param_name(static_cast<int64_t>(i)), step.type(p));
+      scan.inputs.push_back(outer[i]);
+    }
+  }
+  for (int32_t id = 0; id < static_cast<int32_t>(step.nodes().size()); ++id) {
+    Node node = step.node(id);
+    if (node.kind == "param") continue;
+    for (Value& v : node.inputs) v = map.at(v);
+    const auto results = static_cast<int32_t>(node.types.size());
+    const int32_t made = body->add(std::move(node));
+    for (int32_t r = 0; r < results; ++r) map[{id, r}] = {made, r};
+  }
+  inner.tag = scan.tag;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const ir::Output& o = step.outputs()[i];
+    const Value sum = inner.elementwise("add", {sums[i], map.at(o.value)});
+    body->set_names(sum, step.type(o.value).names);
+    body->output(o.name, sum);
+  }
+  int64_t sliced = 0;
+  for (const bool x : batch) sliced += x;
+  scan.attrs = ir::scan_attrs(
+      {n, false, static_cast<int64_t>(sums.size()), sliced, static_cast<int64_t>(batch.size()) - sliced, 0});
+  scan.body = std::move(body);
+  const int32_t made = g.add(std::move(scan));
+  for (size_t i = 0; i < sums.size(); ++i) g.output(step.outputs()[i].name, {made, static_cast<int32_t>(i)});
+  return g;
+}
+
+Graph add_update(const Graph& gradients, const AdamW& options) {
+  Graph g;
+  g.name = gradients.name;
+  const std::map<Value, Value> map = copy_nodes(gradients, g);
+  Builder b(g);
+  b.tag.role = ir::Role::update;
+  b.tag.path = "optimizer/clip";
+  const Value tokens = map.at(find_output(gradients, "tokens"));
+  const Value inverse = inverse_tokens(b, tokens);
+  const Value loss = b.elementwise("mul", {map.at(find_output(gradients, "loss_sum")), inverse});
+
+  std::vector<std::pair<std::string, Value>> grads;
+  for (const ir::Output& o : gradients.outputs())
+    if (is_gradient(o.name)) grads.emplace_back(o.name.substr(kGradPrefix.size()), map.at(o.value));
+  std::optional<Value> squares;
+  for (const auto& [name, grad] : grads) {
+    const Value s = b.add("sum_squares", {grad});
+    squares = squares ? b.elementwise("add", {*squares, s}) : s;
+  }
+  LIGNUM_CHECK(squares.has_value(), "no gradients");
+  const Value norm = b.elementwise("mul", {b.elementwise("sqrt", {*squares}), inverse});
+  Value scale = inverse;
+  if (options.clip > 0) {
+    // min(1, clip / norm): exactly 1 while clipping is inactive, so that it leaves every bit alone.
+    const Value coefficient =
+        b.elementwise("min", {b.constant(DType::f32, {}, 1.0),
+                              b.elementwise("div", {b.constant(DType::f32, {}, options.clip), norm})});
+    scale = b.elementwise("mul", {inverse, coefficient});
+  }
+  const Value learning_rate = g.param("learning_rate", {DType::f32, {}, {}});
+  const Value step = g.param("step", {DType::i32, {}, {}});
+  g.output("loss", loss);
+  g.output("tokens", tokens);
+  g.output("grad_norm", norm);
+  b.tag.path = "optimizer/adamw";
+  const auto param_index = [&](std::string_view name) {
+    for (int64_t i = 0; i < static_cast<int64_t>(g.params().size()); ++i)
+      if (g.param_name(i) == name) return static_cast<int32_t>(i);
+    LIGNUM_CHECK(false, "no param {}", name);
+  };
+  for (const auto& [name, grad] : grads) {
+    const int32_t p = param_index(name);
+    const ir::Type type = g.type(g.param_value(p));
+    const auto m = static_cast<int32_t>(g.params().size());
+    const Value mv = g.param("adam_m:" + name, type), vv = g.param("adam_v:" + name, type);
+    const auto out = b.add_all("adamw_update", {g.param_value(p), mv, vv, grad, learning_rate, step, scale},
+                               {{"b1", options.b1},
+                                {"b2", options.b2},
+                                {"eps", options.eps},
+                                {"eps_root", options.eps_root},
+                                {"weight_decay", options.decays(name) ? options.weight_decay : 0.0}});
+    g.output(name, out[0], p);
+    g.output("adam_m:" + name, out[1], m);
+    g.output("adam_v:" + name, out[2], m + 1);
+  }
+  return g;
+}
+
+Graph add_mean_gradients(const Graph& gradients) {
+  Graph g;
+  g.name = gradients.name;
+  const std::map<Value, Value> map = copy_nodes(gradients, g);
+  Builder b(g);
+  b.tag.role = ir::Role::update;
+  b.tag.path = "mean";
+  const Value tokens = map.at(find_output(gradients, "tokens"));
+  const Value inverse = inverse_tokens(b, tokens);
+  g.output("loss", b.elementwise("mul", {map.at(find_output(gradients, "loss_sum")), inverse}));
+  g.output("tokens", tokens);
+  for (const ir::Output& o : gradients.outputs()) {
+    if (o.name == "logits") g.output(o.name, map.at(o.value));
+    if (!is_gradient(o.name)) continue;
+    const Value grad = map.at(o.value);
+    const ir::Type type = g.type(grad);
+    const Value mean = b.elementwise("mul", {grad, b.splat(inverse, type)});
+    g.set_names(mean, type.names);
+    g.output(o.name, mean);
+  }
+  return g;
+}
+
+}  // namespace lignum::passes
