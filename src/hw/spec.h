@@ -63,16 +63,19 @@ class Spec {
   const std::map<std::string, Quantity, std::less<>>& quantities() const { return quantities_; }
 
   // --- per device. On a CPU these speak of the whole machine, which its ranks share (Share in roofline.h).
-  // Nominal dense rate of the matrix units: the denominator of MFU, the numerator of arithmetic intensity. FLOP/s.
-  // CPU: the best measured GEMM.
+  // Nominal dense rate of the matrix units: the denominator of MFU, the numerator of arithmetic intensity.
+  // FLOP/s. CPU: the best measured GEMM.
   Result<double> peak_matmul_flops(DType operands) const;
-  // The rate large matmuls reach. FLOP/s. A CPU's depends on the shape, this is the best: price with matmul_time().
+  // The rate large matmuls reach. FLOP/s. A CPU's depends on the shape, this is the best: price with
+  // matmul_time().
   Result<double> matmul_flops(DType operands) const;
   Result<double> memory_bandwidth() const;  // byte/s, read + written, as a big copy reaches it
   Result<double> device_memory() const;     // bytes a program may use
-  Result<double> copy_bandwidth() const;    // byte/s one way between device and host memory (PCIe, or the RAM itself)
-  Result<double> fast_memory() const;       // bytes of VMEM, or of one core's L2
-  // Fixed cost of one node: 0 on a TPU, where XLA makes one program of them. `threads`: those of one rank's pool.
+  Result<double> copy_bandwidth()
+      const;  // byte/s one way between device and host memory (PCIe, or the RAM itself)
+  Result<double> fast_memory() const;  // bytes of VMEM, or of one core's L2
+  // Fixed cost of one node: 0 on a TPU, where XLA makes one program of them. `threads`: those of one rank's
+  // pool.
   Result<double> dispatch_seconds(int threads = 1) const;
 
   // --- per chip and between chips (TPU)
