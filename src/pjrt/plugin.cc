@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <fmt/ranges.h>
 
+#include <array>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
@@ -60,6 +62,26 @@ void prepare_environment(PluginKind kind) {
   set("TPU_WORKER_HOSTNAMES", "localhost");
   set("TPU_WORKER_ID", "0");
 }
+
+// Which signal does what is the process's own business (SIGTERM saves a checkpoint): restores the
+// dispositions. SIGPROF stays libtpu's: it runs a profiling timer, whose signal would end a process without
+// its handler.
+class SignalDispositions {
+ public:
+  SignalDispositions() {
+    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], nullptr, &actions_[i]);
+  }
+  SignalDispositions(const SignalDispositions&) = delete;
+  SignalDispositions& operator=(const SignalDispositions&) = delete;
+  ~SignalDispositions() {
+    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &actions_[i], nullptr);
+  }
+
+ private:
+  static constexpr std::array kSignals = {SIGHUP,  SIGINT,  SIGQUIT, SIGILL,  SIGABRT, SIGBUS, SIGFPE,
+                                          SIGSEGV, SIGUSR1, SIGUSR2, SIGPIPE, SIGTERM, SIGCHLD};
+  std::array<struct sigaction, kSignals.size()> actions_{};
+};
 
 struct Loaded {
   std::string path;
@@ -138,6 +160,7 @@ Result<Plugin> Plugin::load(PluginKind kind, const std::string& path) {
   auto it = registry.find(canonical);
   if (it == registry.end()) {
     prepare_environment(kind);
+    const SignalDispositions dispositions;
     LIGNUM_ASSIGN_OR_RETURN(const PJRT_Api* api, open_plugin(canonical));
     it = registry.emplace(canonical, Loaded{canonical, api}).first;
   }

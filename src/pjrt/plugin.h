@@ -38,9 +38,11 @@ std::string attribute_to_string(const Attribute&);
 // A cheap handle: copies share the loaded library. All its functions may be called from any thread.
 class Plugin {
  public:
-  // For tpu, the variables that libtpu reads are set before it is loaded where the user has not set them: no
-  // metadata server is asked, other processes may load libtpu too, logs are quiet (docs/pjrt.md lists them).
-  // setenv is not thread-safe: load libtpu before threads that read the environment start.
+  // Variables that the plug-in reads are set before it is loaded, where the user has not set them: quiet
+  // logs; for tpu, no metadata server is asked and other processes may load libtpu too (docs/pjrt.md lists
+  // them). setenv is not thread-safe: load plug-ins before threads that read the environment start. Signal
+  // handlers that the plug-in installs are taken out again: libtpu takes SIGTERM, SIGHUP, SIGPIPE and the
+  // crash signals.
   static Result<Plugin> load(PluginKind, const std::string& path = "");
 
   const std::string& path() const { return *path_; }
