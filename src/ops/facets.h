@@ -88,6 +88,11 @@ T* data_out(const CpuCall& c, size_t r) {
 // Result r becomes input i's bytes, unless it is that buffer already.
 void copy_through(const CpuCall& c, size_t r, size_t i);
 
+// --- for emit
+
+// The lines of a reduction region that adds two scalars, to stand between "({" and "})".
+void emit_sum_region(Emitter& out, DType dtype);
+
 // --- for cases
 
 inline CaseInput tensor(DType dtype, Dims dims, Fill fill = Fill::normal, double bound = 1) {
