@@ -77,22 +77,26 @@ class Frame {
       for (int32_t r = 0; r < static_cast<int32_t>(g_.node(id).types.size()); ++r)
         layout.places[{id, r}] = layout.places.at(owner({id, r}));
     for (const auto& [id, body] : bodies_) lay_out_body(base, id, body, layout);
-    for (size_t o = 0; o < g_.outputs().size(); ++o) {
-      const ir::Output& out = g_.outputs()[o];
-      const auto index = static_cast<int64_t>(o);
-      std::optional<Place> to;
-      if (carries_ < 0) {
-        if (out.alias >= 0) to = layout.places.at(g_.param_value(out.alias));
-      } else {
-        to = index < carries_ ? layout.places.at(g_.param_value(index)) : rows.at(index);
-      }
-      const Place& from = layout.places.at(out.value);
-      if (to && !same(from, *to)) layout.at_end.push_back({from, *to, g_.type(out.value).bytes(), out.name});
-    }
+    // Rows first: a row may be the carry's old value, which the copy of the new one destroys.
+    const auto outputs = static_cast<int64_t>(g_.outputs().size());
+    for (int64_t o = std::max<int64_t>(carries_, 0); o < outputs; ++o) add_copy(o, rows, layout);
+    for (int64_t o = 0; o < carries_; ++o) add_copy(o, rows, layout);
     return layout;
   }
 
  private:
+  void add_copy(int64_t o, const std::map<int64_t, Place>& rows, Layout& layout) const {
+    const ir::Output& out = g_.outputs()[static_cast<size_t>(o)];
+    std::optional<Place> to;
+    if (carries_ >= 0) {
+      to = o < carries_ ? layout.places.at(g_.param_value(o)) : rows.at(o);
+    } else if (out.alias >= 0) {
+      to = layout.places.at(g_.param_value(out.alias));
+    }
+    const Place& from = layout.places.at(out.value);
+    if (to && !same(from, *to)) layout.at_end.push_back({from, *to, g_.type(out.value).bytes(), out.name});
+  }
+
   int32_t end() const { return static_cast<int32_t>(s_.order.size()); }
   Value root(Value v) const { return view_root(g_, v); }
   int64_t shift_of(int32_t node) const { return s_.order[static_cast<size_t>(slot_.at(node))].shift; }
@@ -102,7 +106,6 @@ class Frame {
     const auto use = [&](Value v, int32_t at) {
       int32_t& last = last_[root(v)];
       last = std::max(last, at);
-      ++reads_[root(v)];
     };
     for (const auto& [id, at] : slot_) {
       for (const Value v : g_.node(id).inputs) {
@@ -326,9 +329,8 @@ class Frame {
   int threads_;
   int depth_;
   int64_t carries_;
-  std::map<int32_t, int32_t> slot_;  // node -> place in the order
-  std::map<Value, int32_t> last_;    // root -> the last slot that reads it; end() for outputs
-  std::map<Value, int> reads_;
+  std::map<int32_t, int32_t> slot_;   // node -> place in the order
+  std::map<Value, int32_t> last_;     // root -> the last slot that reads it; end() for outputs
   std::map<Value, Value> merged_;     // result -> the value whose buffer it takes
   std::map<Value, int64_t> stacked_;  // made in the row of this output
   std::map<int32_t, Frame> bodies_;
