@@ -50,7 +50,7 @@ struct GemmBlock {
                   partial ? workspace + scratch.partial + (i - r0) * nc : static_cast<const float*>(out.c);
               out.ld_add = partial ? nc : g.ldc;
             }
-            P::multiply(mc, nc, kc, packed_a, packed_b, out);
+            P::multiply(mc, nc, kc, packed_a, kc, packed_b, out);
           }
         }
       }

@@ -164,15 +164,16 @@ struct Panels {
     return columns <= kWidth ? kOne.fn[rows - 1] : kTwo.fn[rows - 1];
   }
 
-  // C [rows, columns] from packed panels: c, ldc, add and ld_add as in Out. One panel of B stays in L1
-  // while the panels of A pass.
-  static void multiply(int64_t rows, int64_t columns, int64_t k, const float* a, const float* b, Out out) {
+  // C [rows, columns] from packed panels, the first k of their k: A was packed with packed_k. c, ldc, add and
+  // ld_add as in Out. One panel of B stays in L1 while the panels of A pass.
+  static void multiply(int64_t rows, int64_t columns, int64_t k, const float* a, int64_t packed_k,
+                       const float* b, Out out) {
     const int64_t c_size = out.c_is_bf16 ? 2 : 4;
     for (int64_t j = 0; j < columns; j += kColumns, b += kColumns * k) {
       out.columns = static_cast<int>(smaller(kColumns, columns - j));
       const TileFn whole = tile_of(kRows, out.columns);
       const float* panel = a;
-      for (int64_t i = 0; i < rows; i += kRows, panel += kWidth * k) {
+      for (int64_t i = 0; i < rows; i += kRows, panel += kWidth * packed_k) {
         const int r = static_cast<int>(smaller(kRows, rows - i));
         Out at = out;
         at.c = static_cast<char*>(out.c) + (i * out.ldc + j) * c_size;

@@ -1,0 +1,161 @@
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/attention_path.h"
+
+namespace lignum::kernels {
+namespace {
+
+// Best first within an ISA.
+constexpr const AttentionPath* kPaths[] = {&kAttentionAvx512, &kAttentionAvx2, &kAttentionScalar};
+
+const AttentionPath& path_for(Choice choice, const Attention& x) {
+  for (const AttentionPath* path : kPaths) {
+    if (path->isa == choice.isa && path->refuses(x) == nullptr) return *path;
+  }
+  LIGNUM_CHECK(false, "no attention path of {} takes S={} H={} Hkv={} D={}", isa_name(choice.isa), x.seq,
+               x.heads, x.kv_heads, x.dim);
+  __builtin_unreachable();
+}
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t x, int64_t unit) { return ceil_div(x, unit) * unit; }
+
+// The most, over the ISAs, that a workspace part takes: panels of A of 14 rows in 16 floats, 6 in 8, 4 in 4;
+// panels of B and lanes of 32.
+constexpr int64_t kMostLanes = 32;
+int64_t a_floats(int64_t rows, int64_t k) {
+  return round_up(std::max(ceil_div(rows, 14) * 16, ceil_div(rows, 6) * 8) * k, 16);
+}
+int64_t b_floats(int64_t columns, int64_t k) { return round_up(columns, kMostLanes) * k; }
+
+bool empty(const Attention& x) { return x.batch == 0 || x.seq == 0; }
+
+// fp32 sums beside bf16 gradients, in floats.
+struct GradScratch {
+  int64_t lse = 0, delta = 0, dq = 0, dk = 0, dv = 0, threads = 0;
+};
+GradScratch grad_scratch(const Attention& x) {
+  const int64_t rows = x.batch * x.seq * x.heads, keys = x.batch * x.seq * x.kv_heads;
+  const bool sums = x.dtype == DType::bf16;
+  GradScratch s;
+  s.delta = round_up(rows, 16);
+  s.dq = s.delta + round_up(rows, 16);
+  s.dk = s.dq + (sums ? round_up(rows * x.dim, 16) : 0);
+  s.dv = s.dk + (sums ? round_up(keys * x.dim, 16) : 0);
+  s.threads = s.dv + (sums ? round_up(keys * x.dim, 16) : 0);
+  return s;
+}
+
+void round_all(const AttentionPath& path, const float* from, void* to, int64_t n, Parallel& pool) {
+  constexpr int64_t kPiece = 1 << 16;
+  pool.run(ceil_div(n, kPiece), [&](int64_t t, int) {
+    path.round(from + t * kPiece, static_cast<uint16_t*>(to) + t * kPiece, std::min(kPiece, n - t * kPiece));
+  });
+}
+
+}  // namespace
+
+Status attention_supported(const Attention& x) {
+  if (x.dtype != DType::f32 && x.dtype != DType::bf16) {
+    return user_error("attention: dtype is {}; f32 and bf16 are allowed: convert it first",
+                      dtype_name(x.dtype));
+  }
+  if (x.batch < 0) return user_error("attention: batch is {}; 0 or more is allowed", x.batch);
+  // Positions are compared as fp32 in the causal mask.
+  if (x.seq < 0 || x.seq > (1 << 24)) return user_error("attention: seq is {}; 0 to 2^24 is allowed", x.seq);
+  if (x.heads < 1 || x.kv_heads < 1 || x.heads % x.kv_heads != 0) {
+    return user_error("attention: heads is {} and kv_heads {}; a positive multiple of kv_heads is allowed",
+                      x.heads, x.kv_heads);
+  }
+  if (x.dim < 1) return user_error("attention: dim is {}; 1 or more is allowed", x.dim);
+  return {};
+}
+
+int64_t attention_forward_floats(const Attention& x) {
+  const int64_t rows = round_up(std::min(kAttentionTaskRows, x.seq * (x.heads / x.kv_heads)), kMostLanes);
+  return 2 * rows * x.dim + 2 * rows + a_floats(kAttentionBlock, x.dim) + a_floats(x.dim, kAttentionBlock) +
+         kAttentionBlock * kMostLanes + kMostLanes * round_up(x.dim, 16) + kMostLanes;
+}
+
+int64_t attention_backward_floats(const Attention& x) {
+  return 2 * a_floats(kAttentionBlock, x.dim) + a_floats(x.dim, kAttentionBlock) +
+         2 * kAttentionGradRows * round_up(x.dim, 16) + 2 * b_floats(x.dim, kAttentionGradRows) +
+         3 * kMostLanes * x.dim + kMostLanes * round_up(x.dim, 16) + 2 * kAttentionBlock * kMostLanes +
+         2 * a_floats(kAttentionBlock, kAttentionGradRows) + 3 * kMostLanes;
+}
+
+int64_t attention_workspace(const Attention& x, int threads) {
+  return attention_forward_floats(x) * threads * static_cast<int64_t>(sizeof(float));
+}
+
+int64_t attention_grad_workspace(const Attention& x, int threads) {
+  return (grad_scratch(x).threads + attention_backward_floats(x) * threads) *
+         static_cast<int64_t>(sizeof(float));
+}
+
+void attention(Choice choice, const Attention& x, const void* q, const void* k, const void* v, void* out,
+               float* lse, void* workspace, Parallel& pool) {
+  if (empty(x)) return;
+  const AttentionPath& path = path_for(choice, x);
+  const AttentionCall call{q, k, v, out, lse};
+  const int64_t chunks = ceil_div(x.seq * (x.heads / x.kv_heads), kAttentionTaskRows);
+  const int64_t heads = x.batch * x.kv_heads;
+  const int64_t floats = attention_forward_floats(x);
+  pool.run(chunks * heads, [&](int64_t t, int thread) {
+    // The last rows see the most keys: the long tasks first.
+    const int64_t chunk = chunks - 1 - t / heads, head = t % heads;
+    path.forward(x, call, head / x.kv_heads, head % x.kv_heads, chunk * kAttentionTaskRows,
+                 static_cast<float*>(workspace) + thread * floats);
+  });
+}
+
+void attention_grad(Choice choice, const Attention& x, const void* dout, const void* q, const void* k,
+                    const void* v, const void* out, const float* lse, void* dq, void* dk, void* dv,
+                    void* workspace, Parallel& pool) {
+  if (empty(x)) return;
+  const AttentionPath& path = path_for(choice, x);
+  const GradScratch scratch = grad_scratch(x);
+  float* base = static_cast<float*>(workspace);
+  const bool sums = x.dtype == DType::bf16;
+  const AttentionGradCall call{dout,
+                               q,
+                               k,
+                               v,
+                               out,
+                               lse,
+                               sums ? base + scratch.dq : static_cast<float*>(dq),
+                               sums ? base + scratch.dk : static_cast<float*>(dk),
+                               sums ? base + scratch.dv : static_cast<float*>(dv),
+                               base + scratch.lse,
+                               base + scratch.delta};
+  const int64_t heads = x.batch * x.kv_heads;
+  const int64_t floats = attention_backward_floats(x);
+  const auto thread_base = [&](int thread) { return base + scratch.threads + thread * floats; };
+
+  const int64_t chunks = ceil_div(x.seq * (x.heads / x.kv_heads), kAttentionTaskRows);
+  pool.run(chunks * heads, [&](int64_t t, int thread) {
+    path.prepare(x, call, (t / chunks) / x.kv_heads, (t / chunks) % x.kv_heads,
+                 t % chunks * kAttentionTaskRows, thread_base(thread));
+  });
+  // Waves over the square (or triangle) of blocks: in wave w the keys of block j meet the queries of block j
+  // + w, so no two tasks add to the same place, and dq, dk and dv are summed in the order of the waves
+  // whoever runs a task.
+  const int64_t blocks = ceil_div(x.seq, kAttentionBlock);
+  for (int64_t wave = 0; wave < blocks; ++wave) {
+    const int64_t width = x.causal ? blocks - wave : blocks;
+    pool.run(width * heads, [&](int64_t t, int thread) {
+      const int64_t head = t / width, j = t % width;
+      path.backward(x, call, head / x.kv_heads, head % x.kv_heads, (j + wave) % blocks, j, wave == 0,
+                    thread_base(thread));
+    });
+  }
+  if (!sums) return;
+  round_all(path, call.dq, dq, x.batch * x.seq * x.heads * x.dim, pool);
+  round_all(path, call.dk, dk, x.batch * x.seq * x.kv_heads * x.dim, pool);
+  round_all(path, call.dv, dv, x.batch * x.seq * x.kv_heads * x.dim, pool);
+}
+
+}  // namespace lignum::kernels

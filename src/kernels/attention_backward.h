@@ -1,0 +1,197 @@
+// The gradient. With p the softmax, g = dout and delta_i = g_i . out_i:
+//   dv_j = sum_i p_ij g_i,  ds_ij = p_ij (g_i . v_j - delta_i),  dq_i = scale sum_j ds_ij k_j,  dk_j = scale
+//   sum_i ds_ij q_i.
+// p is recomputed from lse. Internal; included by ISA files only (isa.h).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention_rows.h"
+#include "kernels/math.h"
+
+namespace lignum::kernels {
+
+template <class Ops>
+struct AttentionBackward : AttentionRows<Ops> {
+  using R = AttentionRows<Ops>;
+  using P = Panels<Ops>;
+  using V = typename Ops::V;
+  using Head = typename R::Head;
+  static constexpr int kWidth = Ops::kWidth;
+  static constexpr int kLanes = P::kColumns;
+
+  template <class T>
+  static void prepare_rows(const Attention& x, const AttentionGradCall& call, const Head& head, int64_t first,
+                           float* workspace) {
+    const int64_t dim = x.dim, stride = R::padded_dim(dim);
+    float* lane_rows = workspace;
+    float* dout = lane_rows + kLanes * stride;
+    float* out = dout + kLanes * dim;
+    float* delta = out + kLanes * dim;
+    const int64_t end = P::smaller(first + kAttentionTaskRows, head.rows);
+    for (int64_t row = first; row < end; row += kLanes) {
+      const int64_t count = P::smaller(kLanes, end - row);
+      R::load_rows(x, head, static_cast<const T*>(call.dout), row, count, 1.0f, lane_rows);
+      R::pack_rows(lane_rows, stride, count, dim, dout);
+      R::load_rows(x, head, static_cast<const T*>(call.out), row, count, 1.0f, lane_rows);
+      R::pack_rows(lane_rows, stride, count, dim, out);
+      for (int j = 0; j < kLanes; j += kWidth) {
+        V sum = Ops::zero();
+        for (int64_t d = 0; d < dim; ++d) {
+          sum = Ops::fma(Ops::load(dout + d * kLanes + j), Ops::load(out + d * kLanes + j), sum);
+        }
+        Ops::store(delta + j, sum);
+      }
+      for (int64_t l = 0; l < count; ++l) {
+        call.row_delta[head.flat(x, row + l)] = delta[l];
+        call.row_lse[head.flat(x, row + l)] = call.lse[head.lse(x, row + l)];
+      }
+    }
+  }
+
+  // Lanes of a panel that exist are copied, the others repeat the last.
+  static void load_lanes(const float* from, int64_t count, float* to) {
+    for (int64_t l = 0; l < kLanes; ++l) to[l] = from[P::smaller(l, count - 1)];
+  }
+
+  // scores -> p, dp -> ds, both [keys, kLanes]; keys from `masked` on may be hidden from some lanes.
+  static void probabilities(float* scores, float* dp, int64_t keys, int64_t first_key, int64_t masked,
+                            const float* position, const float* lse, const float* delta) {
+    LIGNUM_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      const V position_v = Ops::load(position + j * kWidth);
+      const V lse_v = Ops::load(lse + j * kWidth);
+      const V delta_v = Ops::load(delta + j * kWidth);
+      for (int64_t i = 0; i < keys; ++i) {
+        const int64_t at = i * kLanes + j * kWidth;
+        V p = exp_of<Ops>(Ops::sub(Ops::load(scores + at), lse_v));
+        if (i >= masked)
+          p = Ops::if_ge(position_v, Ops::set1(static_cast<float>(first_key + i)), p, Ops::zero());
+        Ops::store(scores + at, p);
+        Ops::store(dp + at, Ops::mul(p, Ops::sub(Ops::load(dp + at), delta_v)));
+      }
+    }
+  }
+
+  // [keys, kLanes], of which `count` lanes exist, into panels of A whose k are rows: lanes go to row .. row +
+  // count.
+  static void pack_lanes(const float* panel, int64_t keys, int64_t count, int64_t row, int64_t rows,
+                         float* to) {
+    for (int64_t i = 0; i < keys; i += Ops::kRows, to += rows * kWidth) {
+      const int n = static_cast<int>(P::smaller(Ops::kRows, keys - i));
+      P::pack_lines(panel + i * kLanes, kLanes, n, count, to + row * kWidth, kWidth);
+    }
+  }
+
+  static void clear(float* from, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) from[i] = 0;
+  }
+
+  template <class T>
+  static void run(const Attention& x, const AttentionGradCall& call, const Head& head, int64_t query_block,
+                  int64_t key_block, bool first_visit, float* workspace) {
+    const int64_t dim = x.dim, stride = R::padded_dim(dim);
+    float* at = workspace;
+    const auto take = [&at](int64_t floats) {
+      float* part = at;
+      at += (floats + 15) / 16 * 16;
+      return part;
+    };
+    float* packed_k = take(P::a_floats(kAttentionBlock, dim));
+    float* packed_v = take(P::a_floats(kAttentionBlock, dim));
+    float* packed_kt = take(P::a_floats(dim, kAttentionBlock));
+    float* q_rows = take(kAttentionGradRows * stride);
+    float* dout_rows = take(kAttentionGradRows * stride);
+    float* q_columns = take(P::b_floats(dim, kAttentionGradRows));
+    float* dout_columns = take(P::b_floats(dim, kAttentionGradRows));
+    float* q_lanes = take(kLanes * dim);
+    float* dout_lanes = take(kLanes * dim);
+    float* dq_lanes = take(kLanes * dim);
+    float* lane_rows = take(kLanes * stride);
+    float* scores = take(kAttentionBlock * kLanes);
+    float* dp = take(kAttentionBlock * kLanes);
+    float* packed_p = take(P::a_floats(kAttentionBlock, kAttentionGradRows));
+    float* packed_ds = take(P::a_floats(kAttentionBlock, kAttentionGradRows));
+    float* lanes = take(3 * kLanes);
+    float* position = lanes;
+    float* lse = lanes + kLanes;
+    float* delta = lanes + 2 * kLanes;
+
+    const int64_t key = key_block * kAttentionBlock;
+    const int64_t keys = P::smaller(kAttentionBlock, x.seq - key);
+    const int64_t ld = x.kv_heads * dim;
+    const T* k = static_cast<const T*>(call.k) + head.key(x, key);
+    P::pack_a(k, ld, true, keys, dim, packed_k);
+    P::pack_a(static_cast<const T*>(call.v) + head.key(x, key), ld, true, keys, dim, packed_v);
+    P::pack_a(k, ld, false, dim, keys, packed_kt);
+    float* dk = call.dk + head.key(x, key);
+    float* dv = call.dv + head.key(x, key);
+    if (first_visit) {
+      for (int64_t i = 0; i < keys; ++i) clear(dk + i * ld, dim);
+      for (int64_t i = 0; i < keys; ++i) clear(dv + i * ld, dim);
+    }
+
+    const int64_t begin = query_block * kAttentionBlock * head.group;
+    const int64_t end = P::smaller(begin + kAttentionBlock * head.group, head.rows);
+    for (int64_t first = begin; first < end; first += kAttentionGradRows) {
+      const int64_t rows = P::smaller(kAttentionGradRows, end - first);
+      R::load_rows(x, head, static_cast<const T*>(call.q), first, rows, x.scale, q_rows);
+      R::load_rows(x, head, static_cast<const T*>(call.dout), first, rows, 1.0f, dout_rows);
+      P::pack_b(q_rows, stride, false, dim, rows, q_columns);
+      P::pack_b(dout_rows, stride, false, dim, rows, dout_columns);
+      const int64_t group_seen =
+          x.causal ? P::smaller(keys, (first + rows - 1) / head.group + 1 - key) : keys;  // by some row
+      for (int64_t from = 0; from < rows; from += kLanes) {
+        const int64_t row = first + from;
+        const int64_t count = P::smaller(kLanes, rows - from);
+        const int64_t seen = x.causal ? P::smaller(keys, (row + count - 1) / head.group + 1 - key) : keys;
+        const int64_t masked = x.causal ? row / head.group + 1 - key : keys;
+        R::positions(head, row, count, position);
+        load_lanes(call.row_lse + head.flat(x, row), count, lse);
+        load_lanes(call.row_delta + head.flat(x, row), count, delta);
+        R::pack_rows(q_rows + from * stride, stride, count, dim, q_lanes);
+        R::pack_rows(dout_rows + from * stride, stride, count, dim, dout_lanes);
+        P::multiply(seen, kLanes, dim, packed_k, dim, q_lanes, {.c = scores, .ldc = kLanes});
+        P::multiply(seen, kLanes, dim, packed_v, dim, dout_lanes, {.c = dp, .ldc = kLanes});
+        probabilities(scores, dp, seen, key, masked, position, lse, delta);
+        P::multiply(dim, kLanes, seen, packed_kt, keys, dp, {.c = dq_lanes, .ldc = kLanes});
+        R::transpose_back(dq_lanes, dim, lane_rows);
+        for (int64_t l = 0; l < count; ++l) {
+          R::store_row(lane_rows + l * stride, dim, x.scale, !first_visit, call.dq + head.row(x, row + l));
+        }
+        clear(scores + seen * kLanes, (group_seen - seen) * kLanes);
+        clear(dp + seen * kLanes, (group_seen - seen) * kLanes);
+        pack_lanes(scores, group_seen, count, from, rows, packed_p);
+        pack_lanes(dp, group_seen, count, from, rows, packed_ds);
+      }
+      P::multiply(group_seen, dim, rows, packed_p, rows, dout_columns,
+                  {.add = dv, .ld_add = ld, .c = dv, .ldc = ld});
+      P::multiply(group_seen, dim, rows, packed_ds, rows, q_columns,
+                  {.add = dk, .ld_add = ld, .c = dk, .ldc = ld});
+    }
+  }
+
+  static void prepare(const Attention& x, const AttentionGradCall& call, int64_t batch, int64_t kv_head,
+                      int64_t first, float* workspace) {
+    const Head head(x, batch, kv_head);
+    if (x.dtype == DType::bf16) {
+      prepare_rows<uint16_t>(x, call, head, first, workspace);
+    } else {
+      prepare_rows<float>(x, call, head, first, workspace);
+    }
+  }
+
+  static void backward(const Attention& x, const AttentionGradCall& call, int64_t batch, int64_t kv_head,
+                       int64_t query_block, int64_t key_block, bool first_visit, float* workspace) {
+    const Head head(x, batch, kv_head);
+    if (x.dtype == DType::bf16) {
+      run<uint16_t>(x, call, head, query_block, key_block, first_visit, workspace);
+    } else {
+      run<float>(x, call, head, query_block, key_block, first_visit, workspace);
+    }
+  }
+
+  static void round(const float* from, uint16_t* to, int64_t n) { R::store_row(from, n, 1.0f, false, to); }
+};
+
+}  // namespace lignum::kernels

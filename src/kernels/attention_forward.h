@@ -1,0 +1,161 @@
+// The forward pass. Internal; included by ISA files only (isa.h).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/attention_rows.h"
+#include "kernels/math.h"
+
+namespace lignum::kernels {
+
+template <class Ops>
+struct AttentionForward : AttentionRows<Ops> {
+  using R = AttentionRows<Ops>;
+  using P = Panels<Ops>;
+  using V = typename Ops::V;
+  using Head = typename R::Head;
+  static constexpr int kWidth = Ops::kWidth;
+  static constexpr int kLanes = P::kColumns;
+
+  // A panel of rows between two blocks of keys, for each lane: the largest score, the sum of exp(score -
+  // largest), and the sum of exp(score - largest) v, [dim, kLanes].
+  struct State {
+    float* largest;
+    float* sum;
+    float* out;
+  };
+
+  // One block of keys of one panel; scores [keys, kLanes] come in, their exponentials go out. Keys from
+  // `masked` on may be hidden from some lanes.
+  static void softmax_block(float* scores, int64_t keys, int64_t first_key, int64_t masked,
+                            const float* position, int64_t dim, const State& state) {
+    V largest[2], position_v[2];
+    LIGNUM_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      largest[j] = Ops::load(state.largest + j * kWidth);
+      position_v[j] = Ops::load(position + j * kWidth);
+    }
+    for (int64_t i = 0; i < keys; ++i) {
+      const V key = Ops::set1(static_cast<float>(first_key + i));
+      LIGNUM_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        float* at = scores + i * kLanes + j * kWidth;
+        V s = Ops::load(at);
+        if (i >= masked) {
+          s = Ops::if_ge(position_v[j], key, s, Ops::set1(-R::kInfinity));
+          Ops::store(at, s);
+        }
+        largest[j] = Ops::max(largest[j], s);
+      }
+    }
+    V shrink[2], sum[2];
+    LIGNUM_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      shrink[j] = exp_of<Ops>(Ops::sub(Ops::load(state.largest + j * kWidth), largest[j]));
+      Ops::store(state.largest + j * kWidth, largest[j]);
+      sum[j] = Ops::zero();
+    }
+    for (int64_t i = 0; i < keys; ++i) {
+      LIGNUM_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        float* at = scores + i * kLanes + j * kWidth;
+        const V e = exp_of<Ops>(Ops::sub(Ops::load(at), largest[j]));
+        sum[j] = Ops::add(sum[j], e);
+        Ops::store(at, e);
+      }
+    }
+    LIGNUM_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      float* at = state.sum + j * kWidth;
+      Ops::store(at, Ops::fma(Ops::load(at), shrink[j], sum[j]));
+      for (int64_t d = 0; d < dim; ++d) {
+        float* o = state.out + d * kLanes + j * kWidth;
+        Ops::store(o, Ops::mul(Ops::load(o), shrink[j]));
+      }
+    }
+  }
+
+  template <class T>
+  static void run(const Attention& x, const AttentionCall& call, const Head& head, int64_t first,
+                  float* workspace) {
+    const int64_t dim = x.dim;
+    const int64_t rows = P::smaller(kAttentionTaskRows, head.rows - first);
+    const int64_t panels = (rows + kLanes - 1) / kLanes;
+    float* at = workspace;
+    const auto take = [&at](int64_t floats) {
+      float* part = at;
+      at += (floats + 15) / 16 * 16;
+      return part;
+    };
+    float* queries = take(panels * kLanes * dim);
+    float* sums = take(panels * kLanes * dim);
+    float* largest = take(panels * kLanes);
+    float* sum = take(panels * kLanes);
+    float* packed_k = take(P::a_floats(kAttentionBlock, dim));
+    float* packed_v = take(P::a_floats(dim, kAttentionBlock));
+    float* scores = take(kAttentionBlock * kLanes);
+    float* lane_rows = take(kLanes * R::padded_dim(dim));
+    float* position = take(kLanes);
+
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t count = P::smaller(kLanes, rows - p * kLanes);
+      R::load_rows(x, head, static_cast<const T*>(call.q), first + p * kLanes, count, x.scale, lane_rows);
+      R::pack_rows(lane_rows, R::padded_dim(dim), count, dim, queries + p * kLanes * dim);
+    }
+    for (int64_t i = 0; i < panels * kLanes; ++i) largest[i] = -R::kInfinity;
+    for (int64_t i = 0; i < panels * kLanes; ++i) sum[i] = 0;
+    for (int64_t i = 0; i < panels * kLanes * dim; ++i) sums[i] = 0;
+
+    const int64_t end = x.causal ? (first + rows - 1) / head.group + 1 : x.seq;  // keys that some row sees
+    for (int64_t key = 0; key < end; key += kAttentionBlock) {
+      const int64_t keys = P::smaller(kAttentionBlock, end - key);
+      const int64_t ld = x.kv_heads * dim;
+      P::pack_a(static_cast<const T*>(call.k) + head.key(x, key), ld, true, keys, dim, packed_k);
+      P::pack_a(static_cast<const T*>(call.v) + head.key(x, key), ld, false, dim, keys, packed_v);
+      for (int64_t p = 0; p < panels; ++p) {
+        const int64_t row = first + p * kLanes;
+        const int64_t count = P::smaller(kLanes, rows - p * kLanes);
+        int64_t seen = keys, masked = keys;
+        if (x.causal) {
+          seen = P::smaller(keys, (row + count - 1) / head.group + 1 - key);
+          if (seen <= 0) continue;
+          masked = row / head.group + 1 - key;
+        }
+        R::positions(head, row, count, position);
+        P::multiply(seen, kLanes, dim, packed_k, dim, queries + p * kLanes * dim,
+                    {.c = scores, .ldc = kLanes});
+        const State state{largest + p * kLanes, sum + p * kLanes, sums + p * kLanes * dim};
+        softmax_block(scores, seen, key, masked, position, dim, state);
+        P::multiply(dim, kLanes, seen, packed_v, keys, scores,
+                    {.add = state.out, .ld_add = kLanes, .c = state.out, .ldc = kLanes});
+      }
+    }
+
+    for (int64_t p = 0; p < panels; ++p) {
+      R::transpose_back(sums + p * kLanes * dim, dim, lane_rows);
+      const int64_t count = P::smaller(kLanes, rows - p * kLanes);
+      for (int64_t l = 0; l < count; ++l) {
+        const int64_t row = first + p * kLanes + l;
+        const float s = sum[p * kLanes + l];
+        R::store_row(lane_rows + l * R::padded_dim(dim), dim, 1.0f / s, false,
+                     static_cast<T*>(call.out) + head.row(x, row));
+        // In double: the logarithm then rounds to the same float whatever libm is underneath.
+        call.lse[head.lse(x, row)] =
+            static_cast<float>(static_cast<double>(largest[p * kLanes + l]) + ::log(static_cast<double>(s)));
+      }
+    }
+  }
+
+  static void forward(const Attention& x, const AttentionCall& call, int64_t batch, int64_t kv_head,
+                      int64_t first, float* workspace) {
+    const Head head(x, batch, kv_head);
+    if (x.dtype == DType::bf16) {
+      run<uint16_t>(x, call, head, first, workspace);
+    } else {
+      run<float>(x, call, head, first, workspace);
+    }
+  }
+};
+
+}  // namespace lignum::kernels

@@ -1,0 +1,308 @@
+#include "kernels/attention.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/kernel_testing.h"
+
+namespace lignum::kernels {
+namespace {
+
+using testing::Buffer;
+using testing::TestPool;
+using testing::Workspace;
+using testing::Worst;
+
+Attention make(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, DType dtype,
+               bool causal) {
+  return {.batch = batch,
+          .seq = seq,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .dim = dim,
+          .dtype = dtype,
+          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim))),
+          .causal = causal};
+}
+
+std::string name(const Attention& x) {
+  return "B" + std::to_string(x.batch) + " S" + std::to_string(x.seq) + " H" + std::to_string(x.heads) + "/" +
+         std::to_string(x.kv_heads) + " D" + std::to_string(x.dim) + " " + std::string(dtype_name(x.dtype)) +
+         (x.causal ? " causal" : "");
+}
+
+struct Case {
+  Attention x;
+  Buffer q, k, v, dout, out, lse, dq, dk, dv;
+  explicit Case(const Attention& shape, int skew = 1)
+      : x(shape),
+        q(x.dtype, queries(), skew),
+        k(x.dtype, keys(), skew),
+        v(x.dtype, keys(), skew),
+        dout(x.dtype, queries(), skew),
+        out(x.dtype, queries(), skew),
+        lse(DType::f32, x.batch * x.heads * x.seq),
+        dq(x.dtype, queries(), skew),
+        dk(x.dtype, keys(), skew),
+        dv(x.dtype, keys(), skew) {
+    q.fill_normal(11, 1.5);
+    k.fill_normal(12, 1.5);
+    v.fill_normal(13);
+    dout.fill_normal(14);
+  }
+  int64_t queries() const { return x.batch * x.seq * x.heads * x.dim; }
+  int64_t keys() const { return x.batch * x.seq * x.kv_heads * x.dim; }
+  int64_t row(int64_t b, int64_t s, int64_t h) const { return ((b * x.seq + s) * x.heads + h) * x.dim; }
+  int64_t key(int64_t b, int64_t s, int64_t h) const {
+    return ((b * x.seq + s) * x.kv_heads + h / (x.heads / x.kv_heads)) * x.dim;
+  }
+
+  void forward(Isa isa, int threads = 1) {
+    ASSERT_TRUE(attention_supported(x).ok()) << attention_supported(x).message();
+    Workspace workspace(attention_workspace(x, threads));
+    TestPool pool(threads);
+    attention(Choice{isa}, x, q.data(), k.data(), v.data(), out.data(), lse.floats(), workspace.data(), pool);
+  }
+  void backward(Isa isa, int threads = 1) {
+    Workspace workspace(attention_grad_workspace(x, threads));
+    TestPool pool(threads);
+    attention_grad(Choice{isa}, x, dout.data(), q.data(), k.data(), v.data(), out.data(), lse.floats(),
+                   dq.data(), dk.data(), dv.data(), workspace.data(), pool);
+  }
+};
+
+// The definition, in double, with the size of the terms of each sum beside it.
+struct Reference {
+  std::vector<double> out, lse, dq, dk, dv, out_size, dq_size, dk_size, dv_size;
+};
+
+Reference reference(const Case& c) {
+  const Attention& x = c.x;
+  Reference r;
+  for (auto* field : {&r.out, &r.dq, &r.out_size, &r.dq_size}) field->assign(c.queries(), 0.0);
+  for (auto* field : {&r.dk, &r.dv, &r.dk_size, &r.dv_size}) field->assign(c.keys(), 0.0);
+  r.lse.assign(c.lse.count(), 0.0);
+  std::vector<double> p(x.seq);
+  for (int64_t b = 0; b < x.batch; ++b) {
+    for (int64_t h = 0; h < x.heads; ++h) {
+      for (int64_t i = 0; i < x.seq; ++i) {
+        const int64_t row = c.row(b, i, h), seen = x.causal ? i + 1 : x.seq;
+        double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+        for (int64_t j = 0; j < seen; ++j) {
+          double score = 0;
+          for (int64_t d = 0; d < x.dim; ++d) score += c.q.at(row + d) * c.k.at(c.key(b, j, h) + d);
+          p[j] = score * x.scale;
+          largest = std::max(largest, p[j]);
+        }
+        for (int64_t j = 0; j < seen; ++j) sum += p[j] = std::exp(p[j] - largest);
+        r.lse[(b * x.heads + h) * x.seq + i] = largest + std::log(sum);
+        double delta = 0, delta_size = 0;
+        for (int64_t d = 0; d < x.dim; ++d) {
+          for (int64_t j = 0; j < seen; ++j) {
+            const double term = p[j] / sum * c.v.at(c.key(b, j, h) + d);
+            r.out[row + d] += term;
+            r.out_size[row + d] += std::fabs(term);
+          }
+          delta += c.dout.at(row + d) * r.out[row + d];
+          delta_size += std::fabs(c.dout.at(row + d)) * r.out_size[row + d];
+        }
+        for (int64_t j = 0; j < seen; ++j) {
+          const int64_t key = c.key(b, j, h);
+          double dp = 0, dp_size = 0;
+          for (int64_t d = 0; d < x.dim; ++d) {
+            const double term = c.dout.at(row + d) * c.v.at(key + d);
+            dp += term;
+            dp_size += std::fabs(term);
+          }
+          const double ds = p[j] / sum * (dp - delta) * x.scale;
+          const double ds_size = p[j] / sum * (dp_size + delta_size) * x.scale;
+          for (int64_t d = 0; d < x.dim; ++d) {
+            r.dv[key + d] += p[j] / sum * c.dout.at(row + d);
+            r.dv_size[key + d] += p[j] / sum * std::fabs(c.dout.at(row + d));
+            r.dq[row + d] += ds * c.k.at(key + d);
+            r.dq_size[row + d] += ds_size * std::fabs(c.k.at(key + d));
+            r.dk[key + d] += ds * c.q.at(row + d);
+            r.dk_size[key + d] += ds_size * std::fabs(c.q.at(row + d));
+          }
+        }
+      }
+    }
+  }
+  return r;
+}
+
+// Relative to the size of the terms: a score is off by (dim + 2) u |q| |k| scale, here |q| |k| scale <= 6
+// sqrt(dim) for normal data of deviation 1.5, and that is p's relative error; chains add (seq + dim) u. bf16
+// results add half an ulp, and through the rounded `out` (delta) half an ulp of the terms.
+void check(const char* what, const Case& c, const Buffer& got, const std::vector<double>& want,
+           const std::vector<double>& size, bool reads_out) {
+  const double dim = static_cast<double>(c.x.dim);
+  const double group = static_cast<double>(c.x.heads / c.x.kv_heads);
+  const double relative =
+      0x1p-24 * (6 * std::sqrt(dim) * (dim + 2) + group * static_cast<double>(c.x.seq) + dim + 16) +
+      (reads_out ? testing::half_ulp(c.x.dtype) : 0.0);
+  Worst worst;
+  for (int64_t i = 0; i < got.count(); ++i) {
+    worst.take(i, got.at(i), want[i],
+               relative * size[i] + testing::half_ulp(c.x.dtype) * std::fabs(want[i]) * 1.01);
+  }
+  EXPECT_LE(worst.ratio, 1.0) << what << " of " << name(c.x) << ": " << worst.text();
+}
+
+std::vector<Attention> shapes() {
+  std::vector<Attention> all;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (bool causal : {true, false}) {
+      all.push_back(make(1, 1, 1, 1, 1, dtype, causal));
+      all.push_back(make(1, 1, 8, 1, 64, dtype, causal));
+      all.push_back(make(2, 37, 6, 2, 40, dtype, causal));
+      all.push_back(make(1, 211, 3, 3, 33, dtype, causal));
+      all.push_back(make(2, 225, 3, 1, 64, dtype, causal));
+      all.push_back(make(1, 470, 2, 1, 20, dtype, causal));
+    }
+  }
+  return all;
+}
+
+class AttentionOnIsa : public ::testing::TestWithParam<Isa> {};
+
+TEST_P(AttentionOnIsa, AgreesWithDouble) {
+  for (const Attention& x : shapes()) {
+    Case c(x);
+    c.forward(GetParam());
+    const Reference want = reference(c);
+    check("out", c, c.out, want.out, want.out_size, false);
+    const double sizes = 6 * std::sqrt(static_cast<double>(x.dim)) * static_cast<double>(x.dim + 2);
+    Worst worst;
+    for (int64_t i = 0; i < c.lse.count(); ++i) {
+      worst.take(i, c.lse.at(i), want.lse[i],
+                 0x1p-24 * (sizes + static_cast<double>(x.seq) + 16 + std::fabs(want.lse[i])));
+    }
+    EXPECT_LE(worst.ratio, 1.0) << "lse of " << name(x) << ": " << worst.text();
+    c.backward(GetParam());
+    check("dq", c, c.dq, want.dq, want.dq_size, true);
+    check("dk", c, c.dk, want.dk, want.dk_size, true);
+    check("dv", c, c.dv, want.dv, want.dv_size, false);
+  }
+}
+
+TEST_P(AttentionOnIsa, BitsDoNotDependOnThreads) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    const Attention x = make(2, 500, 6, 2, 32, dtype, true);
+    Case one(x), many(x, 3);
+    one.forward(GetParam());
+    one.backward(GetParam());
+    many.forward(GetParam(), 5);
+    many.backward(GetParam(), 5);
+    EXPECT_TRUE(one.out.same_bits(many.out));
+    EXPECT_TRUE(one.lse.same_bits(many.lse));
+    EXPECT_TRUE(one.dq.same_bits(many.dq));
+    EXPECT_TRUE(one.dk.same_bits(many.dk));
+    EXPECT_TRUE(one.dv.same_bits(many.dv));
+  }
+}
+
+TEST_P(AttentionOnIsa, BitsAreThoseOfTheScalarPath) {
+  for (const Attention& x :
+       {make(1, 300, 3, 1, 24, DType::f32, true), make(2, 100, 2, 2, 17, DType::bf16, false)}) {
+    Case scalar(x), c(x);
+    scalar.forward(Isa::scalar);
+    scalar.backward(Isa::scalar);
+    c.forward(GetParam());
+    c.backward(GetParam());
+    EXPECT_TRUE(c.out.same_bits(scalar.out)) << name(x);
+    EXPECT_TRUE(c.lse.same_bits(scalar.lse)) << name(x);
+    EXPECT_TRUE(c.dq.same_bits(scalar.dq)) << name(x);
+    EXPECT_TRUE(c.dk.same_bits(scalar.dk)) << name(x);
+    EXPECT_TRUE(c.dv.same_bits(scalar.dv)) << name(x);
+  }
+}
+
+// A batch entry, a head and, if causal, a prefix have the same bits alone as among others.
+TEST_P(AttentionOnIsa, BitsDoNotDependOnTheRest) {
+  const Attention x = make(3, 260, 4, 2, 48, DType::f32, true);
+  Case all(x);
+  all.forward(GetParam(), 2);
+  all.backward(GetParam(), 2);
+  const int64_t b = 1, kv_head = 1, group = 2;
+  Case part(make(1, x.seq, group, 1, x.dim, DType::f32, true));
+  Case prefix(make(1, 90, group, 1, x.dim, DType::f32, true));
+  for (Case* c : {&part, &prefix}) {
+    for (int64_t s = 0; s < c->x.seq; ++s) {
+      for (int64_t d = 0; d < x.dim; ++d) {
+        for (int64_t g = 0; g < group; ++g) {
+          c->q.set(c->row(0, s, g) + d, all.q.at(all.row(b, s, kv_head * group + g) + d));
+          c->dout.set(c->row(0, s, g) + d, all.dout.at(all.row(b, s, kv_head * group + g) + d));
+        }
+        c->k.set(c->key(0, s, 0) + d, all.k.at(all.key(b, s, kv_head * group) + d));
+        c->v.set(c->key(0, s, 0) + d, all.v.at(all.key(b, s, kv_head * group) + d));
+      }
+    }
+    c->forward(GetParam());
+    c->backward(GetParam());
+    int64_t wrong = 0;
+    for (int64_t s = 0; s < c->x.seq; ++s) {
+      for (int64_t d = 0; d < x.dim; ++d) {
+        for (int64_t g = 0; g < group; ++g) {
+          wrong += c->out.at(c->row(0, s, g) + d) != all.out.at(all.row(b, s, kv_head * group + g) + d);
+          wrong += c->dq.at(c->row(0, s, g) + d) != all.dq.at(all.row(b, s, kv_head * group + g) + d);
+        }
+        if (c == &prefix) continue;
+        wrong += c->dk.at(c->key(0, s, 0) + d) != all.dk.at(all.key(b, s, kv_head * group) + d);
+        wrong += c->dv.at(c->key(0, s, 0) + d) != all.dv.at(all.key(b, s, kv_head * group) + d);
+      }
+    }
+    EXPECT_EQ(wrong, 0) << name(c->x);
+  }
+}
+
+TEST_P(AttentionOnIsa, LargeScoresStayFinite) {
+  Case c(make(1, 250, 1, 1, 16, DType::f32, true));
+  c.q.fill_normal(21, 200.0);
+  c.k.fill_normal(22, 200.0);
+  c.forward(GetParam());
+  c.backward(GetParam());
+  for (const Buffer* buffer : {&c.out, &c.lse, &c.dq, &c.dk, &c.dv}) {
+    for (int64_t i = 0; i < buffer->count(); ++i) ASSERT_TRUE(std::isfinite(buffer->at(i))) << i;
+  }
+}
+
+TEST_P(AttentionOnIsa, NanReachesTheRowsThatReadIt) {
+  Case c(make(2, 300, 2, 1, 16, DType::f32, true));
+  const int64_t bad = 240;  // in the second block of keys: the rows of the first never meet it
+  c.k.set(c.key(1, bad, 0) + 3, std::numeric_limits<double>::quiet_NaN());
+  c.forward(GetParam());
+  for (int64_t h = 0; h < 2; ++h) {
+    for (int64_t s = 0; s < c.x.seq; ++s) {
+      EXPECT_FALSE(std::isnan(c.out.at(c.row(0, s, h)))) << s;
+      if (s >= bad) {
+        EXPECT_TRUE(std::isnan(c.out.at(c.row(1, s, h)))) << s;
+        EXPECT_TRUE(std::isnan(c.lse.at((2 + h) * c.x.seq + s))) << s;
+      } else if (s < 224) {
+        EXPECT_FALSE(std::isnan(c.out.at(c.row(1, s, h)))) << s;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, AttentionOnIsa, ::testing::ValuesIn(available_isas()),
+                         [](const auto& info) { return std::string(isa_name(info.param)); });
+
+TEST(Attention, EmptyIsFine) {
+  Case c(make(0, 5, 2, 1, 8, DType::f32, true));
+  c.forward(Isa::scalar);
+  c.backward(Isa::scalar);
+}
+
+TEST(Attention, RefusesWhatItCannotDo) {
+  EXPECT_NE(attention_supported(make(1, 4, 5, 2, 8, DType::f32, true)).message().find("heads is 5"),
+            std::string::npos);
+  EXPECT_NE(attention_supported(make(1, 4, 2, 2, 0, DType::f32, true)).message().find("dim is 0"),
+            std::string::npos);
+  EXPECT_EQ(attention_supported(make(1, 4, 2, 2, 8, DType::i32, true)).code(), Code::user_error);
+  EXPECT_EQ(attention_supported(make(1, -1, 2, 2, 8, DType::f32, true)).code(), Code::user_error);
+}
+
+}  // namespace
+}  // namespace lignum::kernels
