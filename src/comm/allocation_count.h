@@ -1,5 +1,6 @@
-// For tests: counts what goes through operator new, which the test binary replaces
-// (allocation_count_test.cc).
+// For tests: counts heap allocations. The test binary replaces operator new for it
+// (allocation_count_test.cc); under a sanitizer, which brings an operator new of its own, the sanitizer's
+// malloc hook counts.
 #pragma once
 
 #include <cstdint>
