@@ -72,6 +72,12 @@ struct Case {
   }
 };
 
+std::vector<double> doubles(const Buffer& from) {
+  std::vector<double> all(static_cast<size_t>(from.count()));
+  for (int64_t i = 0; i < from.count(); ++i) all[static_cast<size_t>(i)] = from.at(i);
+  return all;
+}
+
 // The definition, in double, with the size of the terms of each sum beside it.
 struct Reference {
   std::vector<double> out, lse, dq, dk, dv, out_size, dq_size, dk_size, dv_size;
@@ -79,6 +85,7 @@ struct Reference {
 
 Reference reference(const Case& c) {
   const Attention& x = c.x;
+  const std::vector<double> q = doubles(c.q), k = doubles(c.k), v = doubles(c.v), dout = doubles(c.dout);
   Reference r;
   for (auto* field : {&r.out, &r.dq, &r.out_size, &r.dq_size}) field->assign(c.queries(), 0.0);
   for (auto* field : {&r.dk, &r.dv, &r.dk_size, &r.dv_size}) field->assign(c.keys(), 0.0);
@@ -91,7 +98,7 @@ Reference reference(const Case& c) {
         double largest = -std::numeric_limits<double>::infinity(), sum = 0;
         for (int64_t j = 0; j < seen; ++j) {
           double score = 0;
-          for (int64_t d = 0; d < x.dim; ++d) score += c.q.at(row + d) * c.k.at(c.key(b, j, h) + d);
+          for (int64_t d = 0; d < x.dim; ++d) score += q[row + d] * k[c.key(b, j, h) + d];
           p[j] = score * x.scale;
           largest = std::max(largest, p[j]);
         }
@@ -100,30 +107,30 @@ Reference reference(const Case& c) {
         double delta = 0, delta_size = 0;
         for (int64_t d = 0; d < x.dim; ++d) {
           for (int64_t j = 0; j < seen; ++j) {
-            const double term = p[j] / sum * c.v.at(c.key(b, j, h) + d);
+            const double term = p[j] / sum * v[c.key(b, j, h) + d];
             r.out[row + d] += term;
             r.out_size[row + d] += std::fabs(term);
           }
-          delta += c.dout.at(row + d) * r.out[row + d];
-          delta_size += std::fabs(c.dout.at(row + d)) * r.out_size[row + d];
+          delta += dout[row + d] * r.out[row + d];
+          delta_size += std::fabs(dout[row + d]) * r.out_size[row + d];
         }
         for (int64_t j = 0; j < seen; ++j) {
           const int64_t key = c.key(b, j, h);
           double dp = 0, dp_size = 0;
           for (int64_t d = 0; d < x.dim; ++d) {
-            const double term = c.dout.at(row + d) * c.v.at(key + d);
+            const double term = dout[row + d] * v[key + d];
             dp += term;
             dp_size += std::fabs(term);
           }
           const double ds = p[j] / sum * (dp - delta) * x.scale;
           const double ds_size = p[j] / sum * (dp_size + delta_size) * x.scale;
           for (int64_t d = 0; d < x.dim; ++d) {
-            r.dv[key + d] += p[j] / sum * c.dout.at(row + d);
-            r.dv_size[key + d] += p[j] / sum * std::fabs(c.dout.at(row + d));
-            r.dq[row + d] += ds * c.k.at(key + d);
-            r.dq_size[row + d] += ds_size * std::fabs(c.k.at(key + d));
-            r.dk[key + d] += ds * c.q.at(row + d);
-            r.dk_size[key + d] += ds_size * std::fabs(c.q.at(row + d));
+            r.dv[key + d] += p[j] / sum * dout[row + d];
+            r.dv_size[key + d] += p[j] / sum * std::fabs(dout[row + d]);
+            r.dq[row + d] += ds * k[key + d];
+            r.dq_size[row + d] += ds_size * std::fabs(k[key + d]);
+            r.dk[key + d] += ds * q[row + d];
+            r.dk_size[key + d] += ds_size * std::fabs(q[row + d]);
           }
         }
       }
@@ -157,9 +164,9 @@ std::vector<Attention> shapes() {
       all.push_back(make(1, 1, 1, 1, 1, dtype, causal));
       all.push_back(make(1, 1, 8, 1, 64, dtype, causal));
       all.push_back(make(2, 37, 6, 2, 40, dtype, causal));
-      all.push_back(make(1, 211, 3, 3, 33, dtype, causal));
-      all.push_back(make(2, 225, 3, 1, 64, dtype, causal));
-      all.push_back(make(1, 470, 2, 1, 20, dtype, causal));
+      all.push_back(make(1, 211, 2, 2, 33, dtype, causal));
+      all.push_back(make(1, 225, 3, 1, 64, dtype, causal));
+      all.push_back(make(1, 460, 1, 1, 20, dtype, causal));
     }
   }
   return all;
@@ -189,7 +196,7 @@ TEST_P(AttentionOnIsa, AgreesWithDouble) {
 
 TEST_P(AttentionOnIsa, BitsDoNotDependOnThreads) {
   for (DType dtype : {DType::f32, DType::bf16}) {
-    const Attention x = make(2, 500, 6, 2, 32, dtype, true);
+    const Attention x = make(2, 250, 4, 2, 16, dtype, true);
     Case one(x), many(x, 3);
     one.forward(GetParam());
     one.backward(GetParam());
@@ -221,7 +228,7 @@ TEST_P(AttentionOnIsa, BitsAreThoseOfTheScalarPath) {
 
 // A batch entry, a head and, if causal, a prefix have the same bits alone as among others.
 TEST_P(AttentionOnIsa, BitsDoNotDependOnTheRest) {
-  const Attention x = make(3, 260, 4, 2, 48, DType::f32, true);
+  const Attention x = make(2, 260, 4, 2, 20, DType::f32, true);
   Case all(x);
   all.forward(GetParam(), 2);
   all.backward(GetParam(), 2);

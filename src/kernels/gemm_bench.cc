@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -202,6 +203,39 @@ void bench_gemm(Choice choice, const Shape& shape, DType dtype, Pool* const (&po
   std::free(workspace);
 }
 
+// Multiply-adds of the products that are needed: 2 forward, 5 backward; half the square if causal.
+void bench_attention(Choice choice, const Attention& x, Pool* const (&pools)[2], double seconds) {
+  const int64_t queries = x.batch * x.seq * x.heads * x.dim, keys = x.batch * x.seq * x.kv_heads * x.dim;
+  const int64_t size = dtype_size(x.dtype);
+  std::vector<char> q(queries * size), out(queries * size), dout(queries * size), dq(queries * size);
+  std::vector<char> k(keys * size), v(keys * size), dk(keys * size), dv(keys * size);
+  std::vector<float> lse(x.batch * x.heads * x.seq);
+  for (auto* buffer : {&q, &dout, &k, &v}) fill(x.dtype, *buffer);
+  const int64_t bytes = std::max(attention_workspace(x, 2), attention_grad_workspace(x, 2));
+  void* workspace = std::aligned_alloc(64, static_cast<size_t>(bytes));
+  std::memset(workspace, 0, static_cast<size_t>(bytes));
+  const double product =
+      2.0 * static_cast<double>(queries) * static_cast<double>(x.seq) * (x.causal ? 0.5 : 1.0);
+  for (bool backward : {false, true}) {
+    fmt::print("attention B{} S{:4} H{}/{} D{} {} {:8}", x.batch, x.seq, x.heads, x.kv_heads, x.dim,
+               dtype_name(x.dtype), backward ? "backward" : "forward");
+    for (Pool* pool : pools) {
+      const Rate r = measure(choice.isa, *pool, seconds, product * (backward ? 5 : 2), [&] {
+        if (backward) {
+          attention_grad(choice, x, dout.data(), q.data(), k.data(), v.data(), out.data(), lse.data(),
+                         dq.data(), dk.data(), dv.data(), workspace, *pool);
+        } else {
+          attention(choice, x, q.data(), k.data(), v.data(), out.data(), lse.data(), workspace, *pool);
+        }
+      });
+      fmt::print("  {}t {:6.1f} of {:6.1f} = {:5.1f} %", pool->threads(), r.gflops, r.roof,
+                 100 * r.gflops / r.roof);
+    }
+    fmt::print("\n");
+  }
+  std::free(workspace);
+}
+
 }  // namespace
 
 int main_of(int argc, char** argv) {
@@ -224,6 +258,13 @@ int main_of(int argc, char** argv) {
   fmt::print("isa {}, GFLOP/s of the fp32 FMA roofline\n", isa_name(choice->isa));
   for (const Shape& shape : kShapes) {
     for (DType dtype : {DType::f32, DType::bf16}) bench_gemm(*choice, shape, dtype, pools, seconds);
+  }
+  for (int64_t seq : {256, 2048}) {
+    Attention x{.batch = 2048 / seq, .seq = seq, .heads = 9, .kv_heads = 3, .dim = 64, .scale = 0.125f};
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      x.dtype = dtype;
+      bench_attention(*choice, x, pools, seconds);
+    }
   }
   return 0;
 }
