@@ -72,9 +72,8 @@ struct Convert {
   static int64_t workspace(const Site&, int) { return 0; }
 
   static Status cpu(const CpuCall& c) {
-    kernels::row_kernels(c.choice)
-        .convert(c.site.in[0].elements(), {c.site.in[0].dtype, c.in[0]}, {c.site.out[0].dtype, c.out[0]},
-                 c.parallel);
+    kernels::row_kernels(c.choice).convert(c.site.in[0].elements(), {c.site.in[0].dtype, c.in[0]},
+                                           {c.site.out[0].dtype, c.out[0]}, c.parallel);
     return {};
   }
 

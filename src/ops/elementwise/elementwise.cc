@@ -228,9 +228,9 @@ struct ElementwiseOp {
 
   static Status cpu(const CpuCall& c) {
     const auto at = [&](size_t i) { return c.in.size() > i ? c.in[i] : nullptr; };
-    kernels::row_kernels(c.choice)
-        .elementwise(function_of(c.site).kernel, c.site.in.back().dtype, c.site.out[0].elements(), at(0),
-                     at(1), at(2), c.out[0], c.parallel);
+    kernels::row_kernels(c.choice).elementwise(function_of(c.site).kernel, c.site.in.back().dtype,
+                                               c.site.out[0].elements(), at(0), at(1), at(2), c.out[0],
+                                               c.parallel);
     return {};
   }
 

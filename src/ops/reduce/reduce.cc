@@ -91,9 +91,9 @@ struct Reduce {
   static Status cpu(const CpuCall& c) {
     uint32_t mask = 0;
     for (const int64_t d : c.site.attrs.get<Dims>("dims")) mask |= 1u << d;
-    kernels::row_kernels(c.choice)
-        .reduce(is_sum(c.site) ? kernels::Reduction::sum : kernels::Reduction::max, c.site.in[0].dtype,
-                c.site.in[0].dims, mask, c.in[0], c.out[0], c.parallel);
+    kernels::row_kernels(c.choice).reduce(is_sum(c.site) ? kernels::Reduction::sum : kernels::Reduction::max,
+                                          c.site.in[0].dtype, c.site.in[0].dims, mask, c.in[0], c.out[0],
+                                          c.parallel);
     return {};
   }
 

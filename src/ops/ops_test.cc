@@ -1,0 +1,220 @@
+// Every case of every op against the op's reference: types, kernels (each ISA, both placements, one and two
+// threads, in place), decomposition, cost, buffers, StableHLO.
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "ops/emit.h"
+#include "ops/testing.h"
+
+namespace lignum::ops {
+namespace {
+
+class OpTest : public ::testing::TestWithParam<OpCase> {
+ protected:
+  const Op& op() const { return *GetParam().op; }
+  const Case& the_case() const { return GetParam().c; }
+};
+INSTANTIATE_TEST_SUITE_P(Case, OpTest, ::testing::ValuesIn(op_cases(false)), param_name);
+
+using Bytes = std::vector<std::byte>;
+
+// Runs the CPU facet. misaligned: every buffer starts one element past a 64-byte boundary. shared: result
+// shared.first has the buffer of input shared.second.
+std::vector<Bytes> run_cpu(const Op& op, const Site& site, const std::vector<CaseTensor>& inputs,
+                           kernels::Isa isa, Parallel& parallel, bool misaligned,
+                           std::pair<int, int> shared = {-1, -1}) {
+  const auto offset = [&](const Type& t) { return misaligned ? dtype_size(t.dtype) : 0; };
+  std::vector<std::unique_ptr<Buffer>> in, out;
+  std::vector<const void*> in_data;
+  std::vector<void*> out_data;
+  for (const CaseTensor& t : inputs) {
+    in.push_back(std::make_unique<Buffer>(t.type.bytes(), offset(t.type)));
+    if (!t.bytes.empty()) std::memcpy(in.back()->data(), t.bytes.data(), t.bytes.size());
+    in_data.push_back(in.back()->data());
+  }
+  for (size_t r = 0; r < site.out.size(); ++r) {
+    out.push_back(std::make_unique<Buffer>(site.out[r].bytes(), offset(site.out[r])));
+    out_data.push_back(static_cast<int>(r) == shared.first ? in[static_cast<size_t>(shared.second)]->data()
+                                                           : out.back()->data());
+  }
+  const int64_t space = op.workspace(site, parallel.threads());
+  EXPECT_GE(space, 0);
+  Buffer workspace(space, 0);
+  const Status status = op.cpu(
+      CpuCall{site, in_data, out_data, workspace.data(), parallel, kernels::Choice{.isa = isa}, nullptr});
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(workspace.intact()) << "wrote beside the workspace";
+  for (size_t i = 0; i < in.size(); ++i) {
+    EXPECT_TRUE(in[i]->intact()) << "wrote beside input " << i;
+    const bool is_result = static_cast<int>(i) == shared.second;
+    EXPECT_TRUE(is_result || inputs[i].bytes.empty() ||
+                std::memcmp(in[i]->data(), inputs[i].bytes.data(), inputs[i].bytes.size()) == 0)
+        << "changed input " << i;
+  }
+  std::vector<Bytes> results;
+  for (size_t r = 0; r < out.size(); ++r) {
+    EXPECT_TRUE(out[r]->intact()) << "wrote beside result " << r;
+    const auto* data = static_cast<const std::byte*>(out_data[r]);
+    results.emplace_back(data, data + site.out[r].bytes());
+  }
+  return results;
+}
+
+TEST_P(OpTest, RuleTypesTheCase) {
+  const CaseSite s(op(), the_case());
+  for (const Type& t : s.out) {
+    EXPECT_FALSE(t.async);
+    EXPECT_TRUE(t.names.empty()) << "names from nowhere: " << ir::to_string(t);
+  }
+  const auto result = op().infer(s.in, Attrs{});
+  if (!s.attrs.all().empty()) {
+    // Without its attributes an op either has defaults or says what is missing.
+    if (!result.ok()) {
+      EXPECT_EQ(result.status().code(), Code::user_error);
+      EXPECT_FALSE(result.status().message().empty());
+    }
+  }
+  Types one_more = s.in;
+  one_more.push_back(Type{DType::u8, {3}, {}});
+  EXPECT_FALSE(op().infer(one_more, s.attrs).ok()) << "takes an input too many";
+  if (!s.in.empty()) {
+    one_more.resize(s.in.size() - 1);
+    EXPECT_FALSE(op().infer(one_more, s.attrs).ok()) << "takes an input too few";
+  }
+}
+
+TEST_P(OpTest, CpuAgreesWithReference) {
+  const CaseSite s(op(), the_case());
+  const std::vector<CaseTensor> inputs = case_inputs(op(), the_case());
+  const std::vector<RefTensor> values = values_of(inputs);
+  const auto in = pointers(values);
+  const std::vector<RefTensor> want = evaluate(op(), s.site, in);
+  for (const kernels::Isa isa : kernels::available_isas()) {
+    SCOPED_TRACE(kernels::isa_name(isa));
+    Serial serial;
+    TwoThreads two;
+    const std::vector<Bytes> got = run_cpu(op(), s.site, inputs, isa, serial, false);
+    for (size_t r = 0; r < got.size(); ++r) {
+      const Bound bound = result_bound(op(), s.site, in, want[r], s.out[r].dtype);
+      EXPECT_EQ(compare(want[r], load(s.out[r], got[r].data()).data, bound), "") << "result " << r;
+    }
+    EXPECT_EQ(run_cpu(op(), s.site, inputs, isa, two, false), got) << "two threads give other bits";
+    EXPECT_EQ(run_cpu(op(), s.site, inputs, isa, serial, true), got) << "misaligned buffers give other bits";
+  }
+}
+
+TEST_P(OpTest, BuffersMayBeShared) {
+  const CaseSite s(op(), the_case());
+  const std::vector<CaseTensor> inputs = case_inputs(op(), the_case());
+  Serial serial;
+  const kernels::Isa isa = kernels::best_isa();
+  const std::vector<Bytes> apart = run_cpu(op(), s.site, inputs, isa, serial, false);
+  const Buffers buffers = op().buffers(s.site);
+  for (const auto* list : {&buffers.view, &buffers.in_place}) {
+    for (const auto& [r, i] : *list) {
+      ASSERT_TRUE(r >= 0 && r < static_cast<int>(s.out.size()) && i >= 0 && i < static_cast<int>(s.in.size()))
+          << "result " << r << ", input " << i;
+      ASSERT_EQ(s.out[static_cast<size_t>(r)].bytes(), s.in[static_cast<size_t>(i)].bytes());
+      EXPECT_EQ(run_cpu(op(), s.site, inputs, isa, serial, false, {r, i}), apart)
+          << "result " << r << " in the buffer of input " << i;
+      if (list == &buffers.view) {
+        EXPECT_EQ(apart[static_cast<size_t>(r)], inputs[static_cast<size_t>(i)].bytes)
+            << "a view has the bytes of its input";
+      }
+    }
+  }
+}
+
+TEST_P(OpTest, DecompositionAgreesWithReference) {
+  if (op().decompose == nullptr) {
+    EXPECT_FALSE(op().primitive_because.empty());
+    return;
+  }
+  const CaseSite s(op(), the_case());
+  const std::vector<RefTensor> values = values_of(case_inputs(op(), the_case()));
+  const auto in = pointers(values);
+  const std::vector<RefTensor> want = evaluate(op(), s.site, in);
+  const ir::Graph graph = decomposition(op(), s.site);
+  const Status verified = verify(graph);
+  ASSERT_TRUE(verified.ok()) << verified.message();
+  const std::vector<RefTensor> got = interpret(graph, values);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t r = 0; r < want.size(); ++r) {
+    double scale = scale_of(want[r]);
+    for (size_t i = 0; i < values.size(); ++i)
+      if (dtype_is_float(s.in[i].dtype)) scale = std::max(scale, scale_of(values[i]));
+    EXPECT_EQ(compare(want[r], got[r].data, {1e-9, 1e-9 * scale}), "") << "result " << r;
+  }
+}
+
+TEST_P(OpTest, CostIsPlausible) {
+  const CaseSite s(op(), the_case());
+  const Cost c = op().cost(s.site);
+  for (const double x : {c.flops, c.transcendentals, c.read, c.write, c.wire}) {
+    EXPECT_TRUE(std::isfinite(x));
+    EXPECT_GE(x, 0);
+  }
+  EXPECT_EQ(c.wire, 0) << "only collectives use the wire";
+  // All results are written, but for views.
+  std::set<int> views;
+  for (const auto& [r, i] : op().buffers(s.site).view) views.insert(r);
+  double written = 0;
+  for (size_t r = 0; r < s.out.size(); ++r)
+    if (!views.contains(static_cast<int>(r))) written += static_cast<double>(s.out[r].bytes());
+  EXPECT_GE(c.write, written);
+  if (c.work == Work::matmul || c.work == Work::attention) {
+    const double products = 2.0 * static_cast<double>(c.batch) * static_cast<double>(c.m) *
+                            static_cast<double>(c.n) * static_cast<double>(c.k);
+    if (c.work == Work::matmul) {
+      EXPECT_EQ(c.flops, products);
+    }
+    EXPECT_EQ(c.flops > 0, products > 0) << "shape without work, or work without shape";
+  }
+}
+
+class Lines final : public Emitter {
+ public:
+  std::string fresh() override { return fmt::format("%v{}", count_++); }
+  void line(std::string text) override { lines.push_back(std::move(text)); }
+  std::string replica_groups(std::string_view) override { return "dense<[[0, 1]]> : tensor<1x2xi64>"; }
+  int64_t axis_size(std::string_view) override { return 2; }
+  std::vector<std::string> lines;
+
+ private:
+  int count_ = 0;
+};
+
+TEST_P(OpTest, PrintsStableHlo) {
+  const CaseSite s(op(), the_case());
+  std::vector<std::string> names;
+  for (size_t i = 0; i < s.in.size(); ++i) names.push_back(fmt::format("%arg{}", i));
+  Lines out;
+  const std::vector<std::string> results = emit_node(out, op(), s.site, names);
+  ASSERT_EQ(results.size(), s.out.size());
+  // Each result is an operand passed through or a name that a line defines with the result's type.
+  for (size_t r = 0; r < results.size(); ++r) {
+    const auto defines = [&](const std::string& line) {
+      return line.find(results[r].substr(0, results[r].find('#'))) == 0 &&
+             line.find(mlir_type(s.out[r])) != std::string::npos;
+    };
+    const bool passed = std::find(names.begin(), names.end(), results[r]) != names.end();
+    EXPECT_TRUE(passed || std::any_of(out.lines.begin(), out.lines.end(), defines))
+        << "result " << r << " is " << results[r];
+  }
+}
+
+TEST(Ops, NamesAreUniqueAndFound) {
+  std::set<std::string_view> names;
+  for (const Op* op : all_ops()) {
+    EXPECT_TRUE(names.insert(op->name).second) << op->name;
+    EXPECT_EQ(find_op(op->name), op);
+    EXPECT_FALSE(op->cases().empty()) << op->name;
+    std::set<std::string> cases;
+    for (const Case& c : op->cases()) EXPECT_TRUE(cases.insert(c.name).second) << op->name << " " << c.name;
+  }
+  EXPECT_EQ(find_op("no_such_op"), nullptr);
+}
+
+}  // namespace
+}  // namespace lignum::ops
