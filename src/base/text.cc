@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <tuple>
 #include <utility>
 
@@ -15,6 +16,29 @@ std::string shown(std::string_view text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   }
   return text.size() <= kShown ? line : line + "...";
+}
+
+bool is_utf8(std::string_view text) {
+  size_t i = 0;
+  while (i < text.size()) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    if (lead < 0x80) {
+      ++i;
+      continue;
+    }
+    const int more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
+    if (lead < 0xc2 || lead > 0xf4 || text.size() - i <= static_cast<size_t>(more)) return false;
+    uint32_t code = lead & (0x3fu >> more);
+    for (int k = 1; k <= more; ++k) {
+      const auto byte = static_cast<unsigned char>(text[i + static_cast<size_t>(k)]);
+      if ((byte & 0xc0) != 0x80) return false;
+      code = code << 6 | (byte & 0x3fu);
+    }
+    const uint32_t least = more == 3 ? 0x10000 : more == 2 ? 0x800 : 0x80;
+    if (code < least || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return false;
+    i += static_cast<size_t>(more) + 1;
+  }
+  return true;
 }
 
 int edit_distance(std::string_view a, std::string_view b) {

@@ -11,6 +11,9 @@ namespace lignum {
 // bytes.
 std::string shown(std::string_view text);
 
+// Well-formed UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
+bool is_utf8(std::string_view text);
+
 // Insertions, deletions, replacements and swaps of neighbours that turn a into b.
 int edit_distance(std::string_view a, std::string_view b);
 

@@ -30,5 +30,16 @@ TEST(Text, ShownFitsALine) {
   EXPECT_EQ(shown(std::string(1000, 'x')), std::string(200, 'x') + "...");
 }
 
+TEST(Text, Utf8) {
+  for (const char* good : {"", "plain", "\xc3\xbc", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_TRUE(is_utf8(good)) << good;
+  }
+  // A lone continuation, a cut sequence, overlong forms, a surrogate, above the last code point, Latin-1.
+  for (const char* bad : {"\x80", "a\xc3", "\xe2\x82", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80",
+                          "\xf4\x90\x80\x80", "\xf8\x88\x80\x80\x80", "\xfc\x6d"}) {
+    EXPECT_FALSE(is_utf8(bad)) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace lignum

@@ -77,8 +77,9 @@ class Config {
   int64_t rows_per_device() const;  // of one micro-step: per_device_batch_size, which must be whole
   int64_t schedule_steps() const;   // learning_rate_schedule_steps, or steps where that is -1
 
-  nlohmann::json to_json() const;  // every implemented key with its value, in the table's order
-  std::string to_yaml() const;     // the same as YAML, with origins as comments; load() takes it back
+  nlohmann::json to_json() const;  // every implemented key with its value
+  // What was set as YAML with its origin, in the table's order, defaults as comments; load() takes it back.
+  std::string to_yaml() const;
   std::string value_text(std::string_view key) const;
 
  private:

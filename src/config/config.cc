@@ -1,0 +1,219 @@
+#include "config/config.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "config/keys.h"
+#include "config/model_config.h"
+#include "config/yaml.h"
+
+namespace lignum::config {
+namespace {
+
+constexpr int64_t kMaxDevices = 1 << 20;
+
+// A MaxText key that Lignum lacks: fine as long as it asks for what happens anyway.
+Status check_known(const Key& key, const YamlValue& value, std::vector<std::string>& notes) {
+  const auto own_default = read_yaml_value(key.maxtext_default);
+  if (own_default.ok() && own_default->canonical == value.canonical) {
+    notes.push_back(
+        fmt::format("{} is not implemented; its value is MaxText's default and has no effect", key.name));
+    return {};
+  }
+  return user_error(
+      "MaxText's key '{}' is known but not implemented in Lignum; remove it, or leave it at MaxText's "
+      "default, {}",
+      key.name, key.maxtext_default);
+}
+
+std::string origin_name(Origin origin) {
+  switch (origin) {
+    case Origin::default_value:
+      return "default";
+    case Origin::yaml:
+      return "file";
+    case Origin::command_line:
+      return "command line";
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<Config> Config::load(const std::optional<std::string>& yaml_path,
+                            const std::vector<std::string>& overrides) {
+  if (!yaml_path) return parse("", "", overrides);
+  LIGNUM_ASSIGN_OR_RETURN(const std::string text, read_text(*yaml_path, uint64_t{1} << 20));
+  return parse(text, *yaml_path, overrides);
+}
+
+Result<Config> Config::parse(std::string_view yaml, const std::string& yaml_name,
+                             const std::vector<std::string>& overrides) {
+  Config config;
+  for (const Key& key : key_table()) {
+    if (key.support == Support::implemented) {
+      LIGNUM_RETURN_IF_ERROR(config.set(key, key.default_text, Origin::default_value, "default"));
+    }
+  }
+  LIGNUM_ASSIGN_OR_RETURN(const std::vector<YamlEntry> entries, read_flat_yaml(yaml, yaml_name));
+  for (const YamlEntry& entry : entries) {
+    const std::string where = fmt::format("{}:{}", yaml_name, entry.line);
+    const Key* key = find_key(entry.key);
+    if (key == nullptr) return unknown_key(entry.key).with_context(where);
+    if (key->support == Support::known) {
+      LIGNUM_RETURN_IF_ERROR(check_known(*key, entry.value, config.notes_).with_context(where));
+    } else if (key->type == Type::list && entry.value.is_flat_list) {
+      LIGNUM_RETURN_IF_ERROR(config.set(*key, value_to_text(entry.value.items), Origin::yaml, where));
+    } else if (!entry.value.is_scalar) {
+      return user_error("{}: {}: expected {}, not a nested value", where, key->name, allowed_text(*key));
+    } else {
+      LIGNUM_RETURN_IF_ERROR(config.set(*key, entry.value.text, Origin::yaml, where));
+    }
+  }
+  std::set<std::string_view> seen;
+  for (const std::string& word : overrides) {
+    constexpr std::string_view kWhere = "command line";
+    const size_t equals = word.find('=');
+    if (equals == 0 || equals == word.npos)
+      return user_error("{}: '{}' is not key=value", kWhere, shown(word));
+    const std::string_view name = std::string_view(word).substr(0, equals);
+    const std::string_view text = std::string_view(word).substr(equals + 1);
+    const Key* key = find_key(name);
+    if (key == nullptr) return unknown_key(name).with_context(std::string(kWhere));
+    if (!seen.insert(key->name).second) return user_error("{}: '{}' is given twice", kWhere, key->name);
+    if (key->support == Support::known) {
+      const auto value = read_yaml_value(text);
+      if (!value.ok()) return value.status().with_context(fmt::format("{}: {}", kWhere, name));
+      LIGNUM_RETURN_IF_ERROR(check_known(*key, *value, config.notes_).with_context(std::string(kWhere)));
+    } else {
+      LIGNUM_RETURN_IF_ERROR(config.set(*key, text, Origin::command_line, std::string(kWhere)));
+    }
+  }
+  LIGNUM_RETURN_IF_ERROR(config.check());
+  return config;
+}
+
+Status Config::set(const Key& key, std::string_view text, Origin origin, const std::string& where) {
+  auto value = parse_value(key, text);
+  if (!value.ok()) return value.status().with_context(where);
+  values_.insert_or_assign(std::string(key.name), std::move(value).value());
+  origins_.insert_or_assign(std::string(key.name), origin);
+  return {};
+}
+
+Status Config::check() const {
+  const double rows = real("per_device_batch_size");
+  if (rows != std::floor(rows)) {
+    return user_error(
+        "per_device_batch_size={}: Lignum gives each device whole rows; a fraction needs one row over "
+        "several devices, which is not implemented",
+        rows);
+  }
+  if (is_set("model_path") && is_set("model_name") && !text("model_path").empty() &&
+      text("model_name") != "default") {
+    return user_error("model_path={} and model_name={} both name a model; give one", text("model_path"),
+                      text("model_name"));
+  }
+  if (text("model_name") != "default") LIGNUM_RETURN_IF_ERROR(preset(text("model_name")).status());
+  if (text("dataset_type") == "text" && integer("eval_interval") > 0 && list("eval_files").empty()) {
+    return user_error("eval_interval={} needs held-out files: set eval_files, or eval_interval=-1",
+                      integer("eval_interval"));
+  }
+  // With a topology the number of devices is the topology's: whoever resolves that calls mesh().
+  if (text("compile_topology").empty()) return mesh(ranks()).status();
+  return {};
+}
+
+const Value& Config::value(std::string_view key) const {
+  const auto it = values_.find(key);
+  LIGNUM_CHECK(it != values_.end(), "'{}' is not an implemented key", key);
+  return it->second;
+}
+
+namespace {
+
+template <class T>
+const T& typed(const Value& value, std::string_view key) {
+  const T* typed = std::get_if<T>(&value);
+  LIGNUM_CHECK(typed != nullptr, "'{}' is of type {}", key, type_name(find_key(key)->type));
+  return *typed;
+}
+
+}  // namespace
+
+bool Config::boolean(std::string_view key) const { return typed<bool>(value(key), key); }
+int64_t Config::integer(std::string_view key) const { return typed<int64_t>(value(key), key); }
+double Config::real(std::string_view key) const { return typed<double>(value(key), key); }
+const std::string& Config::text(std::string_view key) const { return typed<std::string>(value(key), key); }
+const std::vector<std::string>& Config::list(std::string_view key) const {
+  return typed<std::vector<std::string>>(value(key), key);
+}
+
+Origin Config::origin(std::string_view key) const {
+  const auto it = origins_.find(key);
+  LIGNUM_CHECK(it != origins_.end(), "'{}' is not an implemented key", key);
+  return it->second;
+}
+
+Result<Mesh> Config::mesh(int64_t devices) const {
+  LIGNUM_CHECK(devices >= 1 && devices <= kMaxDevices, "{} devices", devices);
+  int64_t data = integer("ici_data_parallelism");
+  int64_t fsdp = integer("ici_fsdp_parallelism");
+  const std::string axes = fmt::format("ici_data_parallelism={}, ici_fsdp_parallelism={}", data, fsdp);
+  if (data == -1 && fsdp == -1) return user_error("{}: only one axis may be -1", axes);
+  const int64_t given = std::abs(data * fsdp);  // a -1 axis counts as 1
+  if (data == -1 || fsdp == -1) {
+    if (devices % given != 0) {
+      return user_error("{}: {} devices (ranks) do not divide by {}", axes, devices, given);
+    }
+    (data == -1 ? data : fsdp) = devices / given;
+  } else if (given != devices) {
+    return user_error(
+        "{}: the mesh has {} x {} = {} devices, but there are {} (ranks); make one axis -1 to fit", axes,
+        data, fsdp, given, devices);
+  }
+  return Mesh{data, fsdp};
+}
+
+int64_t Config::ranks() const {
+  const int64_t ranks = integer("ranks");
+  if (ranks != -1) return ranks;
+  return std::min(kMaxDevices, std::abs(integer("ici_data_parallelism") * integer("ici_fsdp_parallelism")));
+}
+
+int64_t Config::rows_per_device() const { return static_cast<int64_t>(real("per_device_batch_size")); }
+
+int64_t Config::schedule_steps() const {
+  const int64_t steps = integer("learning_rate_schedule_steps");
+  return steps == -1 ? integer("steps") : steps;
+}
+
+nlohmann::json Config::to_json() const {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [key, value] : values_) {
+    std::visit([&](const auto& v) { json[key] = v; }, value);
+  }
+  return json;
+}
+
+std::string Config::value_text(std::string_view key) const { return value_to_text(value(key)); }
+
+std::string Config::to_yaml() const {
+  std::string yaml;
+  for (const Key& key : key_table()) {
+    if (key.support != Support::implemented) continue;
+    const Value& v = value(key.name);
+    const auto* text = std::get_if<std::string>(&v);
+    // Shape keys beside a preset would be taken for overrides of it: defaults stand as comments.
+    const bool is_default = origin(key.name) == Origin::default_value;
+    yaml += fmt::format("{}{}: {}", is_default ? "# " : "", key.name,
+                        text != nullptr ? nlohmann::json(*text).dump() : value_to_text(v));
+    yaml += is_default ? "\n" : fmt::format("  # {}\n", origin_name(origin(key.name)));
+  }
+  return yaml;
+}
+
+}  // namespace lignum::config

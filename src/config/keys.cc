@@ -1,0 +1,266 @@
+#include "config/keys.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/text.h"
+
+namespace lignum::config {
+namespace {
+
+constexpr double kMaxDim = 1 << 24;  // of any tensor dim: products of three stay far inside int64
+constexpr double kMaxSteps = 1e12;
+constexpr double kMaxSeed = 4294967295.0;  // MaxText's seeds are 32-bit keys
+constexpr double kMaxBytes = 0x1p50;
+const double kBelowOne = std::nextafter(1.0, 0.0);
+
+// Rows are written as a chain: text("k", "help").of({...}), integer("k", 1, 8, "help").ours("4").
+struct Row : Key {
+  Row ours(std::string_view text) && {
+    default_text = text;
+    return std::move(*this);
+  }
+  Row of(std::vector<std::string_view> words) && {
+    allowed = std::move(words);
+    return std::move(*this);
+  }
+  Row or_minus_one() && {
+    minus_one = true;
+    return std::move(*this);
+  }
+};
+
+Row row(Type type, std::string_view name, double min, double max, std::string_view help) {
+  Row r;
+  r.name = name;
+  r.type = type;
+  r.min = min;
+  r.max = max;
+  r.help = help;
+  return r;
+}
+Row text(std::string_view name, std::string_view help) { return row(Type::text, name, 0, 0, help); }
+Row list(std::string_view name, std::string_view help) { return row(Type::list, name, 0, 0, help); }
+Row boolean(std::string_view name, std::string_view help) { return row(Type::boolean, name, 0, 1, help); }
+Row integer(std::string_view name, double min, double max, std::string_view help) {
+  return row(Type::integer, name, min, max, help);
+}
+Row real(std::string_view name, double min, double max, std::string_view help) {
+  return row(Type::real, name, min, max, help);
+}
+Row bytes(std::string_view name, std::string_view help) { return row(Type::bytes, name, 0, kMaxBytes, help); }
+
+// MaxText's keys that Lignum implements. Without ours() the default is MaxText's.
+std::vector<Row> maxtext_rows() {
+  return {
+      text("run_name", "names the run's folder below base_output_directory"),
+      text("base_output_directory", "where runs are written").ours("runs"),
+      text("model_name", "a preset, or 'default': the base_* keys"),
+      boolean("override_model_config", "lets the base_* keys change a preset"),
+
+      integer("steps", 1, kMaxSteps, "training steps"),
+      real("per_device_batch_size", 1, 1e6, "rows of a rank and micro-step; a whole number"),
+      integer("max_target_length", 1, 1 << 20, "tokens of a row"),
+      integer("gradient_accumulation_steps", 1, 1e6, "micro-steps of a step"),
+      text("dataset_type", "synthetic: one random batch again and again; text: the bytes of train_files")
+          .of({"synthetic", "text"})
+          .ours("synthetic"),
+      boolean("enable_data_shuffling", "a new order of the rows each epoch"),
+      integer("data_shuffle_seed", 0, kMaxSeed, "seed of that order, and of synthetic tokens"),
+      integer("init_weights_seed", 0, kMaxSeed, "seed of the initial weights"),
+
+      boolean("enable_checkpointing", "writes checkpoints and resumes from the last one"),
+      integer("checkpoint_period", 1, kMaxSteps, "steps between checkpoints"),
+      integer("eval_interval", 1, kMaxSteps, "steps between evaluations; -1: none").or_minus_one(),
+      integer("eval_steps", 1, kMaxSteps, "batches of an evaluation; -1: all").or_minus_one(),
+      integer("log_period", 1, kMaxSteps, "steps between lines of progress"),
+
+      text("opt_type", "the optimizer").of({"adamw"}),
+      real("learning_rate", 0, 1e3, "the peak of the schedule"),
+      text("lr_schedule_type", "linear warm-up, then a cosine").of({"cosine"}),
+      integer("learning_rate_schedule_steps", 1, kMaxSteps, "length of the schedule; -1: steps")
+          .or_minus_one(),
+      real("warmup_steps_fraction", 0, 1, "the part of the schedule that warms up"),
+      real("learning_rate_final_fraction", 0, 1, "of learning_rate, where the cosine ends"),
+      real("adam_b1", 0, kBelowOne, "decay of the first moment"),
+      real("adam_b2", 0, kBelowOne, "decay of the second moment"),
+      real("adam_eps", 0, 1, "added to the root of the second moment"),
+      real("adam_eps_root", 0, 1, "added under the root of the second moment"),
+      real("adam_weight_decay", 0, 1e3, "decoupled weight decay"),
+      list("adamw_mask", "regular expressions of parameter names that are not decayed"),
+      real("gradient_clipping_threshold", 0, 1e9, "largest global norm of the gradient; 0: no clipping"),
+
+      text("remat_policy", "what the backward pass recomputes").of({"none", "full", "minimal"}),
+      text("dtype", "of operands and activations").of({"float32", "bfloat16"}).ours("float32"),
+      text("weight_dtype", "of the master weights").of({"float32"}),
+      text("attention", "the attention kernel; autoselected takes dot_product")
+          .of({"autoselected", "dot_product"}),
+      integer("ici_data_parallelism", 1, 65536, "ranks that hold the same weights; -1: what is left")
+          .or_minus_one(),
+      integer("ici_fsdp_parallelism", 1, 65536, "ranks that share the weights; -1: what is left")
+          .or_minus_one(),
+      text("compile_topology", "compile for it ahead of time: tpu7x-8 (devices) or tpu7x:2x2x1 (chips)"),
+
+      integer("base_emb_dim", 1, kMaxDim, "width of the model"),
+      integer("base_num_query_heads", 1, 65536, "query heads"),
+      integer("base_num_kv_heads", 1, 65536, "key and value heads; divide the query heads"),
+      integer("head_dim", 2, 65536, "width of a head; even"),
+      integer("base_mlp_dim", 1, kMaxDim, "width of the MLP"),
+      integer("base_num_decoder_layers", 1, 65536, "layers"),
+      integer("vocab_size", 1, kMaxDim, "tokens of the vocabulary"),
+      real("normalization_layer_epsilon", 0, 1, "added to the mean square in RMS norm"),
+      real("rope_max_timescale", 1, 1e12, "theta of the rotary embedding"),
+      boolean("logits_via_embedding", "the head's weight is the embedding's"),
+  };
+}
+
+std::vector<Row> own_rows() {
+  return {
+      text("model_path", "a Hugging Face folder: config.json and safetensors").ours(""),
+      list("train_files", "files or globs whose bytes are trained on, with dataset_type=text").ours("[]"),
+      list("eval_files", "held-out files or globs").ours("[]"),
+      integer("ranks", 1, 65536, "ranks of a native run; -1: what the mesh asks for")
+          .or_minus_one()
+          .ours("-1"),
+      text("comm", "what joins the ranks").of({"threads"}).ours("threads"),
+      integer("threads", 0, 4096, "threads of a rank; 0: the machine's cores divided by the ranks").ours("0"),
+      text("target", "what runs the step: own kernels, a PJRT plug-in, or a TPU")
+          .of({"cpu", "pjrt", "tpu"})
+          .ours("cpu"),
+      text("plugin", "path of the PJRT plug-in; empty: an environment variable, then the build's own")
+          .ours(""),
+      text("spec", "hardware specification: a name or a path; empty: this machine's, as calibrated").ours(""),
+      bytes("device_memory", "memory budget of a rank, 8GiB say; 0: what the specification says").ours("0"),
+      integer("prefetch_distance", 0, 8, "layers whose weights are gathered ahead of use").ours("1"),
+      text("overlap", "communication under compute").of({"on", "off"}).ours("on"),
+      text("isa", "instructions of the kernels; auto: the best of this CPU")
+          .of({"auto", "scalar", "avx2", "avx512"})
+          .ours("auto"),
+      text("resume_kernels", "on a resume where kernels differ: choose anew, or refuse with 'exact'")
+          .of({"anew", "exact"})
+          .ours("anew"),
+  };
+}
+
+// One CSV line into two fields; a quoted field may hold commas and doubled quotes. No field spans lines.
+std::pair<std::string, std::string> csv_fields(std::string_view line) {
+  std::string fields[2];
+  size_t field = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '"') {
+      if (quoted && i + 1 < line.size() && line[i + 1] == '"') {
+        fields[field] += '"';
+        ++i;
+      } else {
+        quoted = !quoted;
+      }
+    } else if (line[i] == ',' && !quoted) {
+      LIGNUM_CHECK(++field < 2, "maxtext_keys.csv: {}", line);
+    } else {
+      fields[field] += line[i];
+    }
+  }
+  LIGNUM_CHECK(field == 1 && !quoted, "maxtext_keys.csv: {}", line);
+  return {fields[0], fields[1]};
+}
+
+// The texts of the CSV, decoded once; the table's string_views point here.
+const std::vector<std::pair<std::string, std::string>>& maxtext_defaults() {
+  static const std::vector<std::pair<std::string, std::string>> kDefaults = [] {
+    std::vector<std::pair<std::string, std::string>> rows;
+    std::string_view rest = kMaxTextKeysCsv;
+    while (!rest.empty()) {
+      const size_t end = std::min(rest.find('\n'), rest.size());
+      const std::string_view line = rest.substr(0, end);
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+      if (!line.empty() && line[0] != '#' && line != "key,default") rows.push_back(csv_fields(line));
+    }
+    return rows;
+  }();
+  return kDefaults;
+}
+
+std::string_view without_quotes(std::string_view text) {
+  if (text.size() >= 2 && (text[0] == '"' || text[0] == '\'') && text.back() == text[0]) {
+    return text.substr(1, text.size() - 2);
+  }
+  return text;
+}
+
+std::vector<Key> make_table() {
+  std::map<std::string_view, std::string_view> defaults(maxtext_defaults().begin(), maxtext_defaults().end());
+  std::vector<Key> table;
+  for (Row& r : maxtext_rows()) {
+    const auto it = defaults.find(r.name);
+    LIGNUM_CHECK(it != defaults.end(), "'{}' is not a key of MaxText", r.name);
+    r.source = Source::maxtext;
+    r.maxtext_default = it->second;
+    if (r.default_text.data() == nullptr) r.default_text = without_quotes(it->second);
+    defaults.erase(it);
+    table.push_back(std::move(r));
+  }
+  for (Row& r : own_rows()) {
+    LIGNUM_CHECK(!defaults.contains(r.name), "'{}' is a key of MaxText", r.name);
+    table.push_back(std::move(r));
+  }
+  for (const Key& key : table) {
+    const auto value = parse_value(key, key.default_text);
+    LIGNUM_CHECK(value.ok(), "the default of {}: {}", key.name, value.status().message());
+  }
+  for (const auto& [name, text] : maxtext_defaults()) {
+    if (!defaults.contains(name)) continue;
+    Key known;
+    known.name = name;
+    known.default_text = known.maxtext_default = text;
+    known.source = Source::maxtext;
+    known.support = Support::known;
+    table.push_back(std::move(known));
+  }
+  return table;
+}
+
+}  // namespace
+
+const std::vector<Key>& key_table() {
+  static const std::vector<Key> kTable = make_table();
+  return kTable;
+}
+
+const Key* find_key(std::string_view name) {
+  static const std::map<std::string_view, const Key*> kIndex = [] {
+    std::map<std::string_view, const Key*> index;
+    for (const Key& key : key_table()) index.emplace(key.name, &key);
+    return index;
+  }();
+  const auto it = kIndex.find(name);
+  return it == kIndex.end() ? nullptr : it->second;
+}
+
+Status unknown_key(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Key& key : key_table()) names.push_back(key.name);
+  return user_error("unknown key '{}'{}", shown(name), nearest_hint(name, names));
+}
+
+Result<std::string> explain(std::string_view name) {
+  const Key* key = find_key(name);
+  if (key == nullptr) return unknown_key(name);
+  if (key->support == Support::known) {
+    return fmt::format("{}: a key of MaxText (default {}) that Lignum does not implement\n", key->name,
+                       key->maxtext_default);
+  }
+  std::string text = fmt::format("{}: {}\n  {}, default {}\n", key->name, key->help, allowed_text(*key),
+                                 key->default_text.empty() ? "(empty)" : key->default_text);
+  if (key->source == Source::own) {
+    text += "  Lignum's own key\n";
+  } else if (key->default_text == without_quotes(key->maxtext_default)) {
+    text += "  MaxText's key and default\n";
+  } else {
+    text += fmt::format("  MaxText's key; its default there is {}\n", key->maxtext_default);
+  }
+  return text;
+}
+
+}  // namespace lignum::config

@@ -1,0 +1,235 @@
+#include "config/model_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "base/text.h"
+
+namespace lignum::config {
+namespace {
+
+constexpr int64_t kMaxDim = 1 << 24;
+constexpr int64_t kMaxCount = 1 << 16;  // of heads and layers
+constexpr double kMaxParameters = 1e15;
+
+ModelConfig dense(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                  int64_t mlp, int64_t vocab) {
+  ModelConfig m;
+  m.layers = layers;
+  m.hidden = hidden;
+  m.heads = heads;
+  m.kv_heads = kv_heads;
+  m.head_dim = head_dim;
+  m.mlp = mlp;
+  m.vocab_size = vocab;
+  return m;
+}
+
+ModelConfig llama2(ModelConfig m) {
+  m.max_position = 4096;
+  m.bos_token_id = 1;
+  m.eos_token_ids = {2};
+  return m;
+}
+
+// The published checkpoints' rotary scaling (their config.json), which MaxText's presets of these names leave
+// out.
+ModelConfig llama31(ModelConfig m) {
+  m.rope.type = RopeType::llama3;
+  m.rope.theta = 500000;
+  m.rope.factor = 8;
+  m.rope.low_freq_factor = 1;
+  m.rope.high_freq_factor = 4;
+  m.rope.original_max_position = 8192;
+  m.max_position = 131072;
+  m.bos_token_id = 128000;
+  m.eos_token_ids = {128001};
+  return m;
+}
+
+ModelConfig tied(ModelConfig m) {
+  m.tie_embeddings = true;
+  return m;
+}
+
+struct Preset {
+  std::string_view name;
+  ModelConfig model;
+};
+
+// Shapes of the llama presets: MaxText's configs/models. lignum-tiny and lignum-10m take bytes.
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> kPresets = {
+      {"llama2-7b", llama2(dense(32, 4096, 32, 32, 128, 11008, 32000))},
+      {"llama2-70b", llama2(dense(80, 8192, 64, 8, 128, 28672, 32000))},
+      {"llama3.1-8b", llama31(dense(32, 4096, 32, 8, 128, 14336, 128256))},
+      {"llama3.1-70b", llama31(dense(80, 8192, 64, 8, 128, 28672, 128256))},
+      {"llama3.1-405b", llama31(dense(126, 16384, 128, 8, 128, 53248, 128256))},
+      {"lignum-tiny", tied(dense(4, 64, 4, 2, 16, 176, 256))},
+      {"lignum-10m", tied(dense(8, 320, 5, 5, 64, 864, 256))},
+      {"lignum-61m", tied(dense(12, 576, 9, 3, 64, 1536, 32000))},
+  };
+  return kPresets;
+}
+
+// The keys that describe a model, and where each goes.
+using Setter = void (*)(const Config&, ModelConfig&);
+struct ShapeKey {
+  std::string_view key;
+  Setter set;
+};
+constexpr std::array<ShapeKey, 10> kShapeKeys = {{
+    {"base_emb_dim", [](const Config& c, ModelConfig& m) { m.hidden = c.integer("base_emb_dim"); }},
+    {"base_num_query_heads",
+     [](const Config& c, ModelConfig& m) { m.heads = c.integer("base_num_query_heads"); }},
+    {"base_num_kv_heads",
+     [](const Config& c, ModelConfig& m) { m.kv_heads = c.integer("base_num_kv_heads"); }},
+    {"head_dim", [](const Config& c, ModelConfig& m) { m.head_dim = c.integer("head_dim"); }},
+    {"base_mlp_dim", [](const Config& c, ModelConfig& m) { m.mlp = c.integer("base_mlp_dim"); }},
+    {"base_num_decoder_layers",
+     [](const Config& c, ModelConfig& m) { m.layers = c.integer("base_num_decoder_layers"); }},
+    {"vocab_size", [](const Config& c, ModelConfig& m) { m.vocab_size = c.integer("vocab_size"); }},
+    {"normalization_layer_epsilon",
+     [](const Config& c, ModelConfig& m) { m.norm_eps = c.real("normalization_layer_epsilon"); }},
+    {"rope_max_timescale",
+     [](const Config& c, ModelConfig& m) { m.rope.theta = c.real("rope_max_timescale"); }},
+    {"logits_via_embedding",
+     [](const Config& c, ModelConfig& m) { m.tie_embeddings = c.boolean("logits_via_embedding"); }},
+}};
+
+Status validate_rope(const RopeConfig& rope, const std::string& what) {
+  const auto refuse = [&](std::string_view field, double value, std::string_view allowed) {
+    return user_error("{}: rope {}={} must be {}", what, field, value, allowed);
+  };
+  const auto within = [](double x, double low, double high) { return x >= low && x <= high; };
+  if (!within(rope.theta, 1.000001, 1e15)) return refuse("rope_theta", rope.theta, "above 1");
+  if (rope.type == RopeType::standard) return {};
+  if (!within(rope.factor, 1, 1e6)) return refuse("factor", rope.factor, "in 1..1000000");
+  if (rope.type == RopeType::linear) return {};
+  if (rope.original_max_position < 1 || rope.original_max_position > int64_t{1} << 40) {
+    return user_error("{}: rope original_max_position_embeddings={} must be positive", what,
+                      rope.original_max_position);
+  }
+  if (rope.type == RopeType::llama3) {
+    if (!within(rope.low_freq_factor, 1e-6, 1e6))
+      return refuse("low_freq_factor", rope.low_freq_factor, "positive");
+    if (!(rope.high_freq_factor > rope.low_freq_factor && rope.high_freq_factor <= 1e6)) {
+      return refuse("high_freq_factor", rope.high_freq_factor, "above low_freq_factor");
+    }
+    return {};
+  }
+  if (!within(rope.beta_slow, 1e-6, 1e6)) return refuse("beta_slow", rope.beta_slow, "positive");
+  if (!within(rope.beta_fast, rope.beta_slow, 1e6))
+    return refuse("beta_fast", rope.beta_fast, "at least beta_slow");
+  for (const auto& [field, value] :
+       {std::pair("attention_factor", rope.attention_factor), std::pair("mscale", rope.mscale),
+        std::pair("mscale_all_dim", rope.mscale_all_dim)}) {
+    if (value && !within(*value, 0, 1e6)) return refuse(field, *value, "in 0..1000000");
+  }
+  return {};
+}
+
+double parameter_count(const ModelConfig& m) {
+  const auto d = [](int64_t x) { return static_cast<double>(x); };
+  const double attention = d(m.hidden) * d(m.head_dim) * (2 * d(m.heads) + 2 * d(m.kv_heads));
+  return d(m.layers) * (attention + 3 * d(m.hidden) * d(m.mlp)) + 2 * d(m.vocab_size) * d(m.hidden);
+}
+
+}  // namespace
+
+int64_t ModelConfig::parameters() const {
+  int64_t block = hidden * head_dim * (2 * heads + 2 * kv_heads) + 3 * hidden * mlp + 2 * hidden;
+  if (attention_bias) block += head_dim * (heads + 2 * kv_heads) + hidden;
+  if (mlp_bias) block += 2 * mlp + hidden;
+  return layers * block + (tie_embeddings ? 1 : 2) * vocab_size * hidden + hidden;
+}
+
+Status validate(const ModelConfig& m, const std::string& what) {
+  if (m.family != "llama")
+    return user_error("{}: family '{}' is not implemented; llama is", what, shown(m.family));
+  struct Bound {
+    std::string_view field;
+    int64_t value, max;
+  };
+  for (const Bound& b :
+       {Bound{"vocab_size", m.vocab_size, kMaxDim}, Bound{"hidden_size", m.hidden, kMaxDim},
+        Bound{"num_hidden_layers", m.layers, kMaxCount}, Bound{"num_attention_heads", m.heads, kMaxCount},
+        Bound{"num_key_value_heads", m.kv_heads, kMaxCount}, Bound{"head_dim", m.head_dim, kMaxCount},
+        Bound{"intermediate_size", m.mlp, kMaxDim},
+        Bound{"max_position_embeddings", m.max_position, int64_t{1} << 40}}) {
+    if (b.value < 1 || b.value > b.max) {
+      return user_error("{}: {}={} must be in 1..{}", what, b.field, b.value, b.max);
+    }
+  }
+  if (m.head_dim % 2 != 0) {
+    return user_error("{}: head_dim={} must be even: the rotary embedding turns pairs", what, m.head_dim);
+  }
+  if (m.heads % m.kv_heads != 0) {
+    return user_error("{}: num_attention_heads={} must be a multiple of num_key_value_heads={}", what,
+                      m.heads, m.kv_heads);
+  }
+  if (!(m.norm_eps >= 0 && m.norm_eps <= 1)) {
+    return user_error("{}: rms_norm_eps={} must be in 0..1", what, m.norm_eps);
+  }
+  if (!(m.initializer_range >= 0 && m.initializer_range <= 1)) {
+    return user_error("{}: initializer_range={} must be in 0..1", what, m.initializer_range);
+  }
+  if (parameter_count(m) > kMaxParameters) {
+    return user_error("{}: {:.3g} parameters, more than {:.0e}", what, parameter_count(m), kMaxParameters);
+  }
+  return validate_rope(m.rope, what);
+}
+
+std::vector<std::string_view> preset_names() {
+  std::vector<std::string_view> names;
+  for (const Preset& p : presets()) names.push_back(p.name);
+  return names;
+}
+
+Result<ModelConfig> preset(std::string_view name) {
+  std::string all;
+  for (const Preset& p : presets()) {
+    if (p.name == name) return p.model;
+    all += fmt::format(", {}", p.name);
+  }
+  return user_error("model_name={}: no such preset{}; presets: default{}", shown(name),
+                    nearest_hint(name, preset_names()), all);
+}
+
+Result<ModelConfig> model_from_config(const Config& config) {
+  const std::string& path = config.text("model_path");
+  const std::string& name = config.text("model_name");
+  const bool from_keys = path.empty() && name == "default";
+  const bool override = config.boolean("override_model_config");
+  ModelConfig model;
+  std::string what = fmt::format("model_name={}", name);
+  if (!path.empty()) {
+    what = path;
+    LIGNUM_ASSIGN_OR_RETURN(model, model_from_folder(path));
+  } else if (from_keys) {
+    model.max_position = config.integer("max_target_length");
+  } else {
+    LIGNUM_ASSIGN_OR_RETURN(model, preset(name));
+  }
+  for (const ShapeKey& shape : kShapeKeys) {
+    if (!from_keys) {
+      if (!config.is_set(shape.key)) continue;
+      if (!path.empty()) {
+        return user_error(
+            "{}={} beside model_path={}: the folder's config.json describes the model; remove the key",
+            shape.key, config.value_text(shape.key), path);
+      }
+      if (!override) {
+        return user_error("{}={} beside model_name={}: set override_model_config=true to change the preset",
+                          shape.key, config.value_text(shape.key), name);
+      }
+    }
+    shape.set(config, model);
+  }
+  LIGNUM_RETURN_IF_ERROR(validate(model, what));
+  return model;
+}
+
+}  // namespace lignum::config
