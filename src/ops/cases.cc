@@ -29,7 +29,8 @@ double draw(const Random& random, uint64_t i, const CaseInput& input) {
     case Fill::position:
       return below(input.bound);
     case Fill::label:
-      return random.below(i + (uint64_t{1} << 40), 5) == 0 ? kernels::kIgnoredLabel : below(input.bound);
+      return input.bound < 1 || random.below(i + (uint64_t{1} << 40), 5) == 0 ? kernels::kIgnoredLabel
+                                                                              : below(input.bound);
     case Fill::predicate:
       return static_cast<double>(random.below(i, 2));
   }

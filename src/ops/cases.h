@@ -16,9 +16,8 @@ namespace lignum::ops {
 //   positive    [0.25, 2.25)
 //   uniform01   [0, 1)
 //   token       0 .. bound - 1
-//   label       as token, but about every fifth is the ignored label (kernels::kIgnoredLabel)
-//   position    0 .. bound - 1
-//   predicate   0 or 1
+//   label       as token, but about every fifth is the ignored label (kernels::kIgnoredLabel); bound 0: all
+//   are position    0 .. bound - 1 predicate   0 or 1
 struct CaseTensor {
   Type type;
   std::vector<std::byte> bytes;

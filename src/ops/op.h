@@ -105,6 +105,9 @@ struct ShardRule {
   std::string_view result_dims;
   // Factors that cannot be padded: the mesh axis must divide every dim that walks one of these.
   std::vector<int> exact;
+  // There are as many results as inputs, and result i is a function of input i alone (barrier): factors are
+  // numbered within each pair, one pair's sharding does not bind another's, open sums stay open.
+  bool separate = false;
 };
 
 // --- cost

@@ -151,6 +151,18 @@ class Partitioner {
     const ops::ShardRule rule = op.partition(site.site);
     LIGNUM_CHECK(rule.in.size() == n.inputs.size() && rule.out.size() == n.types.size(), "{}: partition rule",
                  n.kind);
+    if (rule.separate) {
+      Values whole;
+      for (const Value v : n.inputs) whole.push_back(map.at(v).value);
+      const Values made = b.add_all(n.kind, whole, n.attrs);
+      for (size_t r = 0; r < made.size(); ++r) {
+        if (!n.types[r].names.empty()) b.graph().set_names(made[r], n.types[r].names);
+        Local l = map.at(n.inputs[r]);
+        l.value = made[r];
+        map[{id, static_cast<int32_t>(r)}] = std::move(l);
+      }
+      return {};
+    }
 
     // A sum may stay open through a linear op when all its inputs are open over the same axes.
     Axes partial;

@@ -51,7 +51,7 @@ struct AttentionOp {
   static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
     const auto a = shape_of(s);
     Arith m(b);
-    const Value scores = attention_scores(b, grouped(b, in[0], a), in[1], a);  // [B, Hkv, S, G, S]
+    const Value scores = attention_scores(b, grouped(b, in[0], a), in[1], s.attrs, a);  // [B, Hkv, S, G, S]
     const Dims dims = b.type(scores).dims;
     const Value largest = m.max_last(scores);
     const Value e = m.exp(m.sub(scores, m.over_row(largest, dims)));

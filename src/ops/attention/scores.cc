@@ -51,9 +51,10 @@ Value grouped(Builder& b, Value q, const kernels::Attention& a) {
   return b.reshape(q, {a.batch, a.seq, a.kv_heads, a.heads / a.kv_heads, a.dim});
 }
 
-Value attention_scores(Builder& b, Value grouped_q, Value k, const kernels::Attention& a) {
+Value attention_scores(Builder& b, Value grouped_q, Value k, const Attrs& attrs,
+                       const kernels::Attention& a) {
   Arith m(b);
-  const Value scores = m.mul(m.matmul(grouped_q, k, {4}, {3}, {0, 2}, {0, 2}), a.scale);
+  const Value scores = m.mul(m.matmul(grouped_q, k, {4}, {3}, {0, 2}, {0, 2}), attrs.get<double>("scale"));
   if (!a.causal) return scores;
   const Dims& dims = b.type(scores).dims;
   // Finite, so that no difference of two of them is a NaN; exp() of it is 0 beside any real score.

@@ -27,7 +27,7 @@ double attention_pairs(const kernels::Attention&);
 // Queries by group of heads: [B, S, H, D] as [B, S, Hkv, H / Hkv, D].
 Value grouped(Builder&, Value q, const kernels::Attention&);
 // scale q . k of grouped queries in f32, [B, Hkv, S, H / Hkv, S]; a large negative number where masked.
-Value attention_scores(Builder&, Value grouped_q, Value k, const kernels::Attention&);
+Value attention_scores(Builder&, Value grouped_q, Value k, const Attrs& attrs, const kernels::Attention&);
 
 Case attention_case(std::string name, const kernels::Attention&, bool bench = false);  // q, k, v
 

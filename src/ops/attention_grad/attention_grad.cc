@@ -48,7 +48,7 @@ struct AttentionGrad {
     const int64_t group = a.heads / a.kv_heads;
     Arith m(b);
     const Value dout = grouped(b, in[0], a), q = grouped(b, in[1], a), k = in[2], v = in[3];
-    const Value scores = attention_scores(b, q, k, a);  // [B, Hkv, S, G, S]
+    const Value scores = attention_scores(b, q, k, s.attrs, a);  // [B, Hkv, S, G, S]
     const Dims dims = b.type(scores).dims;
     const Value lse =
         b.transpose(b.reshape(in[5], {a.batch, a.kv_heads, group, a.seq}), {0, 1, 3, 2});  // [B, Hkv, S, G]
@@ -56,7 +56,7 @@ struct AttentionGrad {
     const Value dp = m.matmul(dout, v, {4}, {3}, {0, 2}, {0, 2});
     const Value delta =
         b.transpose(m.sum_last(m.mul(m.f32(dout), m.f32(grouped(b, in[4], a)))), {0, 2, 1, 3});
-    const Value ds = m.mul(m.mul(p, m.sub(dp, m.over_row(delta, dims))), a.scale);
+    const Value ds = m.mul(m.mul(p, m.sub(dp, m.over_row(delta, dims))), s.attrs.get<double>("scale"));
     const Value dq = b.transpose(m.matmul(ds, k, {4}, {1}, {0, 1}, {0, 2}), {0, 2, 1, 3, 4});
     const Value dk = b.transpose(m.matmul(ds, q, {2, 3}, {1, 3}, {0, 1}, {0, 2}), {0, 2, 1, 3});
     const Value dv = b.transpose(m.matmul(p, dout, {2, 3}, {1, 3}, {0, 1}, {0, 2}), {0, 2, 1, 3});

@@ -23,13 +23,9 @@ struct Barrier {
 
   static ShardRule partition(const Site& s) {
     ShardRule rule;
-    int next = 0;
-    for (const Type& t : s.in) {
-      rule.in.push_back(factors(t.rank(), next));
-      next += static_cast<int>(t.rank());
-    }
+    for (const Type& t : s.in) rule.in.push_back(factors(t.rank()));
     rule.out = rule.in;
-    rule.linear = true;
+    rule.separate = true;
     return rule;
   }
 
@@ -55,16 +51,18 @@ struct Barrier {
   }
 
   static std::vector<std::string> emit(const EmitCall& c) {
+    const size_t n = c.in.size();
+    const std::string name = c.out.fresh();
     std::vector<std::string> results;
-    std::string left, right, types;
-    for (size_t i = 0; i < c.in.size(); ++i) {
+    std::string operands, types;
+    for (size_t i = 0; i < n; ++i) {
       const char* comma = i == 0 ? "" : ", ";
-      results.push_back(c.out.fresh());
-      left += comma + results.back();
-      right += comma + c.in[i];
+      operands += comma + c.in[i];
       types += comma + mlir_type(c.site.in[i]);
+      results.push_back(n == 1 ? name : fmt::format("{}#{}", name, i));
     }
-    c.out.line(fmt::format("{} = stablehlo.optimization_barrier {} : {}", left, right, types));
+    const std::string count = n == 1 ? "" : fmt::format(":{}", n);
+    c.out.line(fmt::format("{}{} = stablehlo.optimization_barrier {} : {}", name, count, operands, types));
     return results;
   }
 

@@ -194,8 +194,11 @@ struct Rope {
     const auto make = [](std::string name, DType dtype, Dims dims, double largest, double scaling = 1,
                          bool inverse = false, bool bench = false) {
       Frequencies inv_freq;
-      for (int64_t i = 0; i < dims[3] / 2; ++i)
-        inv_freq.push_back(std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(dims[3])));
+      // Eight bits each: angles are then exact in f32, and the decomposition finds them in double as well.
+      for (int64_t i = 0; i < dims[3] / 2; ++i) {
+        const double power = -2.0 * static_cast<double>(i) / static_cast<double>(dims[3]);
+        inv_freq.push_back(static_cast<float>(bf16(static_cast<float>(std::pow(10000.0, power)))));
+      }
       const Dims tokens = {dims[0], dims[1]};
       return Case{std::move(name),
                   {tensor(dtype, std::move(dims)), tensor(DType::i32, tokens, Fill::position, largest)},
