@@ -41,6 +41,7 @@ struct Out {
   Out(DType t, void* p) : type(t), data(p) {}
   Out(float* p) : type(DType::f32), data(p) {}  // NOLINT
   Out(bf16* p) : type(DType::bf16), data(p) {}  // NOLINT
+  operator In() const { return {type, data}; }  // NOLINT
 };
 
 // Sums over rows: f32 inside a block of this many rows (ascending), double over the blocks (ascending),

@@ -109,10 +109,15 @@ void strided_copy(const Walk& walk, const T* in, T* out, Parallel& parallel) {
     T* to = out + others_out.offset(task / strips);
     const int64_t begin = task % strips * kTile;
     const int64_t end = std::min(walk.dims[across].size, begin + kTile);
+    std::array<std::array<T, kTile>, kTile> tile;
     for (int64_t first = 0; first < inner.size; first += kTile) {
       const int64_t last = std::min(inner.size, first + kTile);
+      for (int64_t i = first; i < last; ++i) {
+        std::memcpy(tile[i - first].data(), from + begin + i * inner.stride,
+                    static_cast<size_t>(end - begin) * sizeof(T));
+      }
       for (int64_t a = begin; a < end; ++a) {
-        for (int64_t i = first; i < last; ++i) to[a * across_step + i] = from[a + i * inner.stride];
+        for (int64_t i = first; i < last; ++i) to[a * across_step + i] = tile[i - first][a - begin];
       }
     }
   });
