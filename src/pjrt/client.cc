@@ -13,7 +13,7 @@ struct ClientState {
   std::vector<PJRT_Device*> devices;
   std::vector<DeviceDescription> descriptions;
 
-  ClientState(Plugin p, PJRT_Client* c) : plugin(std::move(p)), client(c) {}
+  ClientState(const Plugin& p, PJRT_Client* c) : plugin(p), client(c) {}
   ClientState(const ClientState&) = delete;
   ClientState& operator=(const ClientState&) = delete;
   ~ClientState() { LIGNUM_PJRT_DESTROY(plugin.api(), Client_Destroy, client, client); }
