@@ -49,6 +49,19 @@ inline std::vector<OpCase> op_cases(bool collective) {
   return out;
 }
 
+// Prints into a list of lines, on a mesh of two ranks.
+class Lines final : public Emitter {
+ public:
+  std::string fresh() override { return fmt::format("%v{}", count_++); }
+  void line(std::string text) override { lines.push_back(std::move(text)); }
+  std::string replica_groups(std::string_view) override { return "dense<[[0, 1]]> : tensor<1x2xi64>"; }
+  int64_t axis_size(std::string_view) override { return 2; }
+  std::vector<std::string> lines;
+
+ private:
+  int count_ = 0;
+};
+
 inline std::vector<const RefTensor*> pointers(const std::vector<RefTensor>& list) {
   std::vector<const RefTensor*> out;
   for (const RefTensor& t : list) out.push_back(&t);
