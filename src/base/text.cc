@@ -67,12 +67,12 @@ std::vector<std::string_view> nearest_names(std::string_view name, const std::ve
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string_view other = names[i];
     if (other.size() > kLongest) continue;
+    const size_t longer = std::max(name.size(), other.size()), shorter = std::min(name.size(), other.size());
+    const bool contains = shorter >= 4 && (other.find(name) != other.npos || name.find(other) != name.npos);
+    // The difference in length bounds the distance from below: most names need no table.
+    if (!contains && longer - shorter > longer / 3) continue;
     const int distance = edit_distance(name, other);
-    const bool contains = std::min(name.size(), other.size()) >= 4 &&
-                          (other.find(name) != other.npos || name.find(other) != name.npos);
-    if (contains || distance <= static_cast<int>(std::max(name.size(), other.size()) / 3)) {
-      found.emplace_back(distance, i, other);
-    }
+    if (contains || distance <= static_cast<int>(longer / 3)) found.emplace_back(distance, i, other);
   }
   std::sort(found.begin(), found.end());
   std::vector<std::string_view> nearest;

@@ -5,6 +5,7 @@
 // by micro-step: N ranks, and N micro-steps of one rank, see the same rows at the same places.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -46,9 +47,9 @@ class Permutation {
   int64_t at(int64_t i) const;
 
  private:
-  uint64_t step(uint64_t x) const;
+  uint64_t network(uint64_t x) const;
 
-  uint64_t key_ = 0;
+  std::array<uint32_t, 2> key_{};
   int64_t size_ = 0;
   int half_bits_ = 0;
 };
