@@ -1,0 +1,63 @@
+#include "plan/program.h"
+
+#include "ops/op.h"
+#include "passes/autodiff.h"
+
+namespace lignum::plan {
+
+Result<ProgramOptions> program_options(const config::Config& c, const config::ModelConfig& model,
+                                       int64_t ranks) {
+  ProgramOptions o;
+  o.model = model;
+  LIGNUM_ASSIGN_OR_RETURN(const config::Mesh mesh, c.mesh(ranks));
+  o.mesh.axes = {{"data", mesh.data}, {"fsdp", mesh.fsdp}};
+  o.shape.batch = c.rows_per_device() * ranks;
+  o.shape.sequence = c.integer("max_target_length");
+  o.shape.dtype = c.text("dtype") == "bfloat16" ? DType::bf16 : DType::f32;
+  o.accumulation = c.integer("gradient_accumulation_steps");
+  LIGNUM_ASSIGN_OR_RETURN(o.remat, passes::remat_policy(c.text("remat_policy")));
+  o.adamw.b1 = c.real("adam_b1");
+  o.adamw.b2 = c.real("adam_b2");
+  o.adamw.eps = c.real("adam_eps");
+  o.adamw.eps_root = c.real("adam_eps_root");
+  o.adamw.weight_decay = c.real("adam_weight_decay");
+  o.adamw.clip = c.real("gradient_clipping_threshold");
+  o.schedule.prefetch_distance = c.integer("prefetch_distance");
+  o.schedule.overlap = c.text("overlap") == "on";
+  return o;
+}
+
+Result<Program> make_program(const ProgramOptions& o) {
+  const auto done = [&](std::string_view pass, const ir::Graph& g) -> Status {
+    LIGNUM_RETURN_IF_ERROR(ops::verify(g).with_context(fmt::format("after pass {}", pass)));
+    if (o.dump) o.dump(pass, g);
+    return {};
+  };
+  ir::Graph g = models::forward(o.model, o.shape, o.logits);
+  LIGNUM_RETURN_IF_ERROR(done("forward", g));
+  if (o.outputs != Outputs::loss) {
+    g = passes::autodiff(g);
+    LIGNUM_RETURN_IF_ERROR(done("autodiff", g));
+    g = passes::remat(g, o.disabled.contains("remat") ? passes::RematPolicy{true, {}} : o.remat);
+    LIGNUM_RETURN_IF_ERROR(done("remat", g));
+    g = passes::accumulate(g, o.accumulation);
+    LIGNUM_RETURN_IF_ERROR(done("accumulate", g));
+    g = o.outputs == Outputs::state ? passes::add_update(g, o.adamw) : passes::add_mean_gradients(g);
+    LIGNUM_RETURN_IF_ERROR(done("update", g));
+  }
+  Program p;
+  ir::number_origins(g);
+  p.global = std::move(g);
+  LIGNUM_ASSIGN_OR_RETURN(passes::Partitioned local, passes::partition(p.global, o.mesh));
+  LIGNUM_RETURN_IF_ERROR(done("partition", local.graph));
+  p.params = std::move(local.params);
+  p.outputs = std::move(local.outputs);
+  p.local = std::make_shared<const ir::Graph>(std::move(local.graph));
+  p.scheduled = passes::schedule(p.local, o.schedule);
+  LIGNUM_RETURN_IF_ERROR(passes::verify_schedule(p.scheduled).with_context("after pass schedule"));
+  p.memory = passes::plan_memory(p.scheduled, o.threads);
+  LIGNUM_RETURN_IF_ERROR(passes::verify_memory(p.scheduled, p.memory).with_context("after pass memory"));
+  return p;
+}
+
+}  // namespace lignum::plan

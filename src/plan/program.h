@@ -1,0 +1,55 @@
+// From a configuration to a step that the readers take: the passes in their order, each stage kept.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+#include "passes/memory.h"
+#include "passes/partition.h"
+#include "passes/remat.h"
+#include "passes/schedule.h"
+#include "passes/update.h"
+
+namespace lignum::plan {
+
+enum class Outputs : uint8_t { state, grads, loss };  // loss: the forward pass alone (evaluation)
+
+// All that shapes a step, and nothing that does not.
+struct ProgramOptions {
+  config::ModelConfig model;
+  models::Shape shape;  // rows over all ranks, one micro-step
+  int64_t accumulation = 1;
+  passes::RematPolicy remat;
+  passes::AdamW adamw;
+  passes::Mesh mesh;
+  passes::ScheduleOptions schedule;
+  int threads = 1;  // of a rank's pool
+  Outputs outputs = Outputs::state;
+  bool logits = false;  // grads and loss only
+
+  // After each pass, by its name: forward, autodiff, remat, accumulate, update, partition.
+  std::function<void(std::string_view pass, const ir::Graph&)> dump;
+  // Passes that are left out, by name: remat (everything needed is then saved).
+  std::set<std::string, std::less<>> disabled;
+};
+
+// Reads the keys that shape a step. ranks: the product of the mesh.
+Result<ProgramOptions> program_options(const config::Config& config, const config::ModelConfig& model,
+                                       int64_t ranks);
+
+struct Program {
+  ir::Graph global;
+  std::shared_ptr<const ir::Graph> local;
+  std::vector<passes::Sharding> params, outputs;  // of local's params and outputs
+  passes::Scheduled scheduled;
+  passes::MemoryPlan memory;
+};
+
+// Every stage is verified after each pass; an error names the pass.
+Result<Program> make_program(const ProgramOptions& options);
+
+}  // namespace lignum::plan

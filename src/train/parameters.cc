@@ -1,0 +1,129 @@
+#include "train/parameters.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/rng.h"
+
+namespace lignum::train {
+namespace {
+
+// Calls fn(file tensor's name, index in it, local index, count) for each run of parameter p that the rank
+// holds.
+void for_each_file_run(const models::Parameter& p, const passes::Sharding& sharding, const RankShards& shards,
+                       FunctionRef<void(int64_t layer, int64_t index, int64_t local, int64_t count)> fn) {
+  const int64_t layers = p.stacked ? p.dims[0] : 1;
+  int64_t whole = 1;
+  for (const int64_t d : p.dims) whole *= d;
+  const int64_t each = whole / layers;
+  for_each_run(p.dims, sharding, shards.mesh, shards.rank, [&](int64_t local, int64_t global, int64_t count) {
+    // A run may go over several layers: their tensors are apart in the file.
+    while (count > 0) {
+      const int64_t layer = global / each, index = global % each, n = std::min(count, each - index);
+      fn(layer, index, local, n);
+      local += n;
+      global += n;
+      count -= n;
+    }
+  });
+}
+
+}  // namespace
+
+void init_parameters(const config::ModelConfig& model, const RankShards& shards, exec::Executor& executor,
+                     uint64_t seed) {
+  const auto parameters = models::parameters(model);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const models::Parameter& p = parameters[i];
+    auto* data = reinterpret_cast<float*>(executor.param(static_cast<int64_t>(i)));
+    for_each_file_run(
+        p, shards.program.params[i], shards, [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
+          const Random random(seed, p.file_name(layer));
+          for (int64_t k = 0; k < count; ++k) {
+            switch (p.init) {
+              case models::Parameter::Init::normal:
+                data[local + k] = static_cast<float>(model.initializer_range *
+                                                     random.normal(static_cast<uint64_t>(index + k)));
+                break;
+              case models::Parameter::Init::ones:
+                data[local + k] = 1;
+                break;
+              case models::Parameter::Init::zeros:
+                data[local + k] = 0;
+                break;
+            }
+          }
+        });
+  }
+}
+
+Status load_parameters(const config::ModelConfig& model, const ModelFiles& files, const RankShards& shards,
+                       exec::Executor& executor) {
+  std::set<std::string> known;
+  const auto parameters = models::parameters(model);
+  for (const TensorPlan& t : file_tensors(model)) {
+    known.insert(t.name);
+    LIGNUM_ASSIGN_OR_RETURN(const TensorInfo* info, files.require(t.name));
+    if (info->shape != t.shape)
+      return user_error("{}: {} has shape [{}], config.json asks for [{}]", files.folder(), t.name,
+                        fmt::join(info->shape, ", "), fmt::join(t.shape, ", "));
+  }
+  for (const TensorInfo* info : files.tensors()) {
+    if (known.contains(info->name) || info->name.ends_with("rotary_emb.inv_freq")) continue;
+    if (info->name == "lm_head.weight" && model.tie_embeddings) {
+      LIGNUM_ASSIGN_OR_RETURN(const auto head, files.data(info->name));
+      LIGNUM_ASSIGN_OR_RETURN(const auto table, files.data("model.embed_tokens.weight"));
+      if (std::equal(head.begin(), head.end(), table.begin(), table.end())) continue;
+      return user_error(
+          "{}: lm_head.weight differs from model.embed_tokens.weight, but config.json has "
+          "tie_word_embeddings=true; set it to false",
+          files.folder());
+    }
+    return user_error("{}: tensor {} has no place in this model ({}); a feature of it is not implemented",
+                      files.folder(), info->name, model.family);
+  }
+  Status status;
+  for (size_t i = 0; i < parameters.size() && status.ok(); ++i) {
+    const models::Parameter& p = parameters[i];
+    auto* data = reinterpret_cast<float*>(executor.param(static_cast<int64_t>(i)));
+    for_each_file_run(p, shards.program.params[i], shards,
+                      [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
+                        if (status.ok())
+                          status = files.read_as_f32(p.file_name(layer), data + local, index, count);
+                      });
+  }
+  return status;
+}
+
+std::vector<TensorPlan> file_tensors(const config::ModelConfig& model) {
+  std::vector<TensorPlan> out;
+  for (const models::Parameter& p : models::parameters(model)) {
+    for (int64_t layer = 0; layer < (p.stacked ? p.dims[0] : 1); ++layer)
+      out.push_back({p.file_name(layer), DType::f32, {p.dims.begin() + (p.stacked ? 1 : 0), p.dims.end()}});
+  }
+  return out;
+}
+
+Status write_parameters(const config::ModelConfig& model, const RankShards& shards,
+                        const SafetensorsWriter& writer, const std::string& prefix,
+                        FunctionRef<const float*(int64_t)> from) {
+  const auto parameters = models::parameters(model);
+  Status status;
+  for (size_t i = 0; i < parameters.size() && status.ok(); ++i) {
+    const passes::Sharding& sharding = shards.program.params[i];
+    if (!writes_shard(sharding, shards.mesh, shards.rank)) continue;
+    const float* data = from(static_cast<int64_t>(i));
+    for_each_file_run(parameters[i], sharding, shards,
+                      [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
+                        if (!status.ok()) return;
+                        const auto bytes = std::as_bytes(std::span(data + local, static_cast<size_t>(count)));
+                        status = writer.write(prefix + parameters[i].file_name(layer),
+                                              static_cast<uint64_t>(index) * sizeof(float), bytes);
+                      });
+  }
+  return status;
+}
+
+}  // namespace lignum::train

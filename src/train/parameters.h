@@ -1,0 +1,40 @@
+// Fills and reads the parameters of a step, a rank's shards at a time.
+#pragma once
+
+#include "base/safetensors.h"
+#include "exec/executor.h"
+#include "models/model.h"
+#include "plan/program.h"
+#include "train/shards.h"
+
+namespace lignum::train {
+
+// Which shards a rank holds: the step's parameters come first among its params, in the order of
+// models::parameters.
+struct RankShards {
+  const plan::Program& program;
+  const passes::Mesh& mesh;
+  int64_t rank = 0;
+};
+
+// Normal values with the model's initializer_range (norm scales 1, biases 0), by (seed, file name, index):
+// the same whatever the mesh, the number of layers loaded or the order.
+void init_parameters(const config::ModelConfig& model, const RankShards& shards, exec::Executor& executor,
+                     uint64_t seed);
+
+// From a Hugging Face folder's tensors. A missing tensor, another shape, or a tensor that the model has no
+// use for (a feature that would be dropped) is an error that names it. With tied embeddings an lm_head.weight
+// must equal the table.
+Status load_parameters(const config::ModelConfig& model, const ModelFiles& files, const RankShards& shards,
+                       exec::Executor& executor);
+
+// The tensors of the file in the file's order: names, shapes.
+std::vector<TensorPlan> file_tensors(const config::ModelConfig& model);
+
+// Writes this rank's part of every parameter (of those ranks that hold the same shard, one writes). `from`
+// gives the address of the shard of parameter i, as f32.
+Status write_parameters(const config::ModelConfig& model, const RankShards& shards,
+                        const SafetensorsWriter& writer, const std::string& prefix,
+                        FunctionRef<const float*(int64_t parameter)> from);
+
+}  // namespace lignum::train
