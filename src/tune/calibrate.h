@@ -1,0 +1,50 @@
+// Measures this machine with the project's own kernels, pool and transport, and writes what was found as the
+// CPU specification that plans are priced on (docs/specs.md).
+//
+// Every point is the time of one call with a node's fixed cost (dispatch) taken off, since the planner adds
+// that once a node. Samples are taken in turn, the fastest share counts (hw/probe.h): others on the machine
+// only ever add time. Row ops are found by going through all ops and their bench cases, in f32 and bf16 and
+// at several sizes: no list here names ops.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "hw/spec.h"
+#include "kernels/isa.h"
+
+namespace lignum::tune {
+
+// $XDG_CACHE_HOME/lignum/specs/cpu.json, else ~/.cache/lignum/specs/cpu.json; what `spec=cpu` means. Empty
+// when neither variable is set.
+std::string calibrated_spec_path();
+// The specification there; an error says to run `lignum calibrate`, also when it was measured on another CPU
+// model.
+Result<hw::Spec> load_calibrated_spec();
+
+struct CalibrateOptions {
+  kernels::Choice choice;
+  int threads = 0;      // the most threads of a rank's pool; 0: the machine's cores. One is measured too.
+  int max_ranks = 2;    // collectives between 2, 4, ... ranks up to this
+  double seconds = 25;  // of measuring, about: shared out among the points
+  std::string path;     // where to write; empty: calibrated_spec_path()
+  bool write = true;    // false: only returned
+  // Called before each group of points: how far (0..1), and what is measured next.
+  std::function<void(double done, std::string_view what)> progress;
+};
+
+struct Calibration {
+  hw::Spec spec;
+  std::string path;  // where it was written, empty if it was not
+  double median_spread =
+      0;  // of all points; over about 0.1 the machine was busy and the figures are worth little
+  double worst_spread = 0;
+  std::string worst;  // which point that was
+  int points = 0;
+};
+
+Result<Calibration> calibrate(const CalibrateOptions& options);
+
+}  // namespace lignum::tune

@@ -1,0 +1,17 @@
+# cmake -DSOURCE=... -DOUT=... -P write_commit.cmake
+find_program(GIT git)
+set(commit "unknown")
+if(GIT)
+  execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
+                  OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+  if(NOT failed)
+    set(commit ${found})
+  endif()
+endif()
+set(text "#pragma once\n#define LIGNUM_COMMIT \"${commit}\"\n")
+if(EXISTS ${OUT})
+  file(READ ${OUT} old)
+endif()
+if(NOT "${old}" STREQUAL "${text}")
+  file(WRITE ${OUT} "${text}")
+endif()
