@@ -11,11 +11,16 @@ namespace lignum {
 
 std::string shown(std::string_view text) {
   constexpr size_t kShown = 200;
-  std::string line(text.substr(0, kShown));
+  size_t cut = std::min(text.size(), kShown);
+  // Not inside a character.
+  while (cut < text.size() && cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xc0) == 0x80) --cut;
+  std::string line(text.substr(0, cut));
+  const bool readable = is_utf8(line);
   for (char& c : line) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f || (byte > 0x7f && !readable)) c = '?';
   }
-  return text.size() <= kShown ? line : line + "...";
+  return cut == text.size() ? line : line + "...";
 }
 
 bool is_utf8(std::string_view text) {

@@ -28,6 +28,10 @@ TEST(Text, NearestNames) {
 TEST(Text, ShownFitsALine) {
   EXPECT_EQ(shown("a\nb\x1b[31m"), "a?b?[31m");
   EXPECT_EQ(shown(std::string(1000, 'x')), std::string(200, 'x') + "...");
+  EXPECT_EQ(shown("\xc3\xbc"), "\xc3\xbc");
+  EXPECT_EQ(shown("a\xff\xc3\xbc"), "a???");
+  EXPECT_EQ(shown(std::string(199, 'x') + "\xc3\xbc"), std::string(199, 'x') + "...");
+  EXPECT_EQ(shown(std::string(300, '\x80')).size(), 3);  // no character begins anywhere
 }
 
 TEST(Text, Utf8) {

@@ -1,6 +1,8 @@
 #include "config/config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -39,6 +41,13 @@ std::string origin_name(Origin origin) {
       return "command line";
   }
   return "";
+}
+
+template <class T>
+const T& typed(const Value& value, std::string_view key) {
+  const T* typed = std::get_if<T>(&value);
+  LIGNUM_CHECK(typed != nullptr, "'{}' is of type {}", key, type_name(find_key(key)->type));
+  return *typed;
 }
 
 }  // namespace
@@ -132,17 +141,6 @@ const Value& Config::value(std::string_view key) const {
   LIGNUM_CHECK(it != values_.end(), "'{}' is not an implemented key", key);
   return it->second;
 }
-
-namespace {
-
-template <class T>
-const T& typed(const Value& value, std::string_view key) {
-  const T* typed = std::get_if<T>(&value);
-  LIGNUM_CHECK(typed != nullptr, "'{}' is of type {}", key, type_name(find_key(key)->type));
-  return *typed;
-}
-
-}  // namespace
 
 bool Config::boolean(std::string_view key) const { return typed<bool>(value(key), key); }
 int64_t Config::integer(std::string_view key) const { return typed<int64_t>(value(key), key); }

@@ -133,7 +133,7 @@ TEST(Config, ValuesAreTypedAndInRange) {
            Bad{"train_files=a,,b", "train_files=a,,b: an item of train_files is empty"},
            Bad{"train_files=[a", "train_files=[a: value:"},
            Bad{"train_files=[[a]]", "train_files=[[a]]: a list holds texts only"},
-           Bad{"run_name=\xff", "run_name=\xff: not UTF-8 text"},
+           Bad{"run_name=\xff", "run_name=?: not UTF-8 text"},
            Bad{"nothing", "'nothing' is not key=value"},
            Bad{"=1", "'=1' is not key=value"},
            Bad{"", "'' is not key=value"},

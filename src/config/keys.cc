@@ -197,6 +197,7 @@ std::vector<Key> make_table() {
     LIGNUM_CHECK(it != defaults.end(), "'{}' is not a key of MaxText", r.name);
     r.source = Source::maxtext;
     r.maxtext_default = it->second;
+    // No ours(): the view is still null, not merely empty.
     if (r.default_text.data() == nullptr) r.default_text = without_quotes(it->second);
     defaults.erase(it);
     table.push_back(std::move(r));
