@@ -142,6 +142,12 @@ Graph add_update(const Graph& gradients, const AdamW& options) {
                               b.elementwise("div", {b.constant(DType::f32, {}, options.clip), norm})});
     scale = b.elementwise("mul", {inverse, coefficient});
   }
+  // 0 x finite adds nothing; a loss or norm that is not finite makes the scale NaN, and adamw_update then
+  // leaves the state alone. (min(1, clip / norm) alone would turn an infinite norm into a step of zero
+  // gradients.)
+  const Value poison =
+      b.elementwise("mul", {b.constant(DType::f32, {}, 0.0), b.elementwise("add", {loss, norm})});
+  scale = b.elementwise("add", {scale, poison});
   const Value learning_rate = g.param("learning_rate", {DType::f32, {}, {}});
   const Value step = g.param("step", {DType::i32, {}, {}});
   g.output("loss", loss);

@@ -22,7 +22,7 @@ ir::Graph accumulate(const ir::Graph& step, int64_t n);
 // Params added: "learning_rate" (f32), "step" (i32, counted from 0), and "adam_m:NAME", "adam_v:NAME" (f32) a
 // parameter. Outputs: "loss" (mean over supervised tokens), "tokens", "grad_norm" (of the mean loss, before
 // clipping), then for each parameter NAME, "adam_m:NAME" and "adam_v:NAME", which replace the params of these
-// names.
+// names. Where loss or grad_norm is not finite, they keep their values.
 ir::Graph add_update(const ir::Graph& gradients, const AdamW& options);
 
 // outputs=grads: "loss", "tokens", then "grad:NAME" of the mean loss (f32), and "logits" where the forward

@@ -4,7 +4,10 @@
 //   attributes b1, b2, eps, eps_root, weight_decay -> param, m, v
 // g = grad * grad_scale, m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, and with t = step + 1
 //   param -= learning_rate (m / (1 - b1^t) / (sqrt(v / (1 - b2^t) + eps_root) + eps) + weight_decay param)
+// A grad_scale that is not finite leaves all three as they are: it stands for a step whose loss or gradient
+// is not finite, and the state that led to it must stay, to be looked at and to be saved.
 #include <cmath>
+#include <limits>
 
 #include "ops/facets.h"
 
@@ -30,6 +33,12 @@ Value one_minus_power(Arith& m, double beta, Value t) {
   for (int n = 8; n >= 2; --n) series = m.add(m.mul(m.mul(x, series), 1.0 / n), 1.0);
   constexpr double kNear = -0.25;
   return m.select(m.compare("gt", x, m.like(x, kNear)), m.neg(m.mul(x, series)), m.sub(1.0, m.exp(x)));
+}
+
+// Whether a scalar is finite, at every element of `type`: NaN compares false with everything.
+Value is_finite(Builder& b, Arith& m, Value scalar, const Type& type) {
+  const Value spread = b.splat(scalar, type);
+  return m.compare("le", b.elementwise("abs", {spread}), m.like(spread, std::numeric_limits<float>::max()));
 }
 
 struct AdamwUpdate {
@@ -75,12 +84,18 @@ struct AdamwUpdate {
     const Value root = m.sqrt(m.add(m.div(v1, correction2), a.eps_root));
     const Value direction = m.div(m.div(m1, correction1), m.add(root, a.eps));
     const Value change = m.add(direction, m.mul(in[0], a.weight_decay));
-    return {m.sub(in[0], m.mul(change, spread(in[4]))), m1, v1};
+    const Value finite = is_finite(b, m, in[6], s.in[0]);
+    return {m.select(finite, m.sub(in[0], m.mul(change, spread(in[4]))), in[0]), m.select(finite, m1, in[1]),
+            m.select(finite, v1, in[2])};
   }
 
   static void reference(const RefCall& c) {
     const Settings a(c.site.attrs);
     const double learning_rate = c.in[4]->data[0], t = c.in[5]->data[0] + 1, grad_scale = c.in[6]->data[0];
+    if (!std::isfinite(grad_scale)) {
+      for (size_t r = 0; r < 3; ++r) c.out[r].data = c.in[r]->data;
+      return;
+    }
     for (size_t i = 0; i < c.out[0].data.size(); ++i) {
       const double p = c.in[0]->data[i], g = c.in[3]->data[i] * grad_scale;
       const double m = a.b1 * c.in[1]->data[i] + (1 - a.b1) * g;
@@ -110,6 +125,7 @@ struct AdamwUpdate {
                               .correction2 = 1 - std::pow(a.b2, t),
                               .grad_scale = *data_in<float>(c, 6)};
     for (size_t r = 0; r < 3; ++r) copy_through(c, r, r);  // the kernel works in place
+    if (!std::isfinite(step.grad_scale)) return {};
     kernels::row_kernels(c.choice).adamw(step, c.site.in[0].elements(), data_out<float>(c, 0),
                                          data_out<float>(c, 1), data_out<float>(c, 2), data_in<float>(c, 3),
                                          c.parallel);
