@@ -1,0 +1,130 @@
+// Passes, text in, text out: testdata/*.step holds a first line "pass NAME key=value ...", a graph, a line
+// "---", and what the pass must print for it. LIGNUM_UPDATE=1 writes the second half anew (read the
+// difference before you commit it).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "ops/op.h"
+#include "passes/autodiff.h"
+#include "passes/memory.h"
+#include "passes/partition.h"
+#include "passes/remat.h"
+#include "passes/schedule.h"
+#include "passes/update.h"
+
+namespace lignum::passes {
+namespace {
+
+std::vector<std::string> files() {
+  std::vector<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(LIGNUM_SOURCE_DIR "/src/passes/testdata"))
+    if (entry.path().extension() == ".step") out.push_back(entry.path().string());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+struct Command {
+  std::string pass;
+  std::map<std::string, std::string> options;
+  int64_t number(const std::string& key, int64_t otherwise) const {
+    const auto it = options.find(key);
+    return it == options.end() ? otherwise : std::stoll(it->second);
+  }
+};
+
+Command read_command(const std::string& line) {
+  std::istringstream words(line);
+  std::string word;
+  Command c;
+  words >> word >> c.pass;
+  EXPECT_EQ(word, "pass");
+  while (words >> word) c.options[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
+  return c;
+}
+
+std::string memory_text(const Scheduled& s, const MemoryPlan& plan) {
+  std::string out = fmt::format("state {} arena {}\n", plan.state_bytes, plan.arena_bytes);
+  for (const MemoryPart& p : plan.parts) out += fmt::format("part {} {}\n", p.name, p.bytes);
+  const std::function<void(const Scheduled&, const Layout&, std::string)> walk =
+      [&](const Scheduled& g, const Layout& layout, const std::string& indent) {
+        for (const auto& [v, place] : layout.places) {
+          out += fmt::format("{}%{}#{} at {}", indent, v.node, v.index, place.base);
+          for (const Term& t : place.terms)
+            out += fmt::format(" + {}*{}{}", t.stride, t.modulus > 0 ? "i" : "row",
+                               t.modulus > 0 ? fmt::format("%{}", t.modulus) : "");
+          out += "\n";
+        }
+        for (const Copy& c : layout.at_end)
+          out += fmt::format("{}copy {} bytes of {} from {} to {}\n", indent, c.bytes, c.what, c.from.base,
+                             c.to.base);
+        for (const auto& [id, body] : g.bodies) walk(body, layout.bodies.at(id), indent + "  ");
+      };
+  walk(s, plan.layout, "");
+  return out;
+}
+
+Result<std::string> run(const Command& c, const ir::Graph& g) {
+  if (c.pass == "prune") return ir::print(ir::prune(g));
+  if (c.pass == "autodiff") return ir::print(ir::prune(autodiff(g)));
+  if (c.pass == "remat") {
+    LIGNUM_ASSIGN_OR_RETURN(const RematPolicy policy, remat_policy(c.options.at("policy")));
+    return ir::print(remat(autodiff(g), policy));
+  }
+  if (c.pass == "accumulate") return ir::print(accumulate(g, c.number("n", 1)));
+  if (c.pass == "update") return ir::print(add_update(g, {}));
+  if (c.pass == "partition") {
+    const Mesh mesh{{{"data", c.number("data", 1)}, {"fsdp", c.number("fsdp", 1)}}};
+    LIGNUM_ASSIGN_OR_RETURN(const Partitioned p, partition(g, mesh));
+    return ir::print(p.graph);
+  }
+  auto local = std::make_shared<const ir::Graph>(g);
+  const Scheduled s = schedule(local, {c.number("distance", 1), c.number("overlap", 1) != 0});
+  LIGNUM_RETURN_IF_ERROR(verify_schedule(s));
+  if (c.pass == "schedule") return print_schedule(s);
+  LIGNUM_CHECK(c.pass == "memory", "no pass {}", c.pass);
+  const MemoryPlan plan = plan_memory(s, 1);
+  LIGNUM_RETURN_IF_ERROR(verify_memory(s, plan));
+  return memory_text(s, plan);
+}
+
+class Text : public testing::TestWithParam<std::string> {};
+
+TEST_P(Text, PrintsWhatIsExpected) {
+  std::ifstream in(GetParam());
+  std::string first, line, input, expected;
+  std::getline(in, first);
+  bool second = false;
+  while (std::getline(in, line)) {
+    if (line == "---") {
+      second = true;
+    } else {
+      (second ? expected : input) += line + "\n";
+    }
+  }
+  const Result<ir::Graph> g = ir::parse(input);
+  ASSERT_TRUE(g.ok()) << g.status().message();
+  const Status typed = ops::verify(*g);
+  ASSERT_TRUE(typed.ok()) << typed.message();
+  const Result<std::string> got = run(read_command(first), *g);
+  const std::string text = got.ok() ? *got : "error: " + got.status().message() + "\n";
+  if (std::getenv("LIGNUM_UPDATE") != nullptr) {
+    std::ofstream(GetParam()) << first << "\n" << input << "---\n" << text;
+  } else {
+    EXPECT_EQ(text, expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Passes, Text, testing::ValuesIn(files()), [](const auto& info) {
+  std::string name = std::filesystem::path(info.param).stem().string();
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace lignum::passes
