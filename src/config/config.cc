@@ -61,12 +61,16 @@ Result<Config> Config::load(const std::optional<std::string>& yaml_path,
 
 Result<Config> Config::parse(std::string_view yaml, const std::string& yaml_name,
                              const std::vector<std::string>& overrides) {
-  Config config;
-  for (const Key& key : key_table()) {
-    if (key.support == Support::implemented) {
-      LIGNUM_RETURN_IF_ERROR(config.set(key, key.default_text, Origin::default_value, "default"));
+  static const Config kDefaults = [] {
+    Config defaults;
+    for (const Key& key : key_table()) {
+      if (key.support != Support::implemented) continue;
+      const Status status = defaults.set(key, key.default_text, Origin::default_value, "default");
+      LIGNUM_CHECK(status.ok(), "{}", status.message());
     }
-  }
+    return defaults;
+  }();
+  Config config = kDefaults;
   LIGNUM_ASSIGN_OR_RETURN(const std::vector<YamlEntry> entries, read_flat_yaml(yaml, yaml_name));
   for (const YamlEntry& entry : entries) {
     const std::string where = fmt::format("{}:{}", yaml_name, entry.line);
