@@ -1,0 +1,170 @@
+// What every op prints, run by XLA on the CPU plug-in, against the op's reference: all cases of all ops, as
+// few modules as there are group sizes. What is awaited is a collective, so await is in their cases.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+
+#include "ops/testing.h"
+#include "pjrt/reader.h"
+
+namespace lignum {
+namespace {
+
+using ops::CaseSite;
+using ops::OpCase;
+using ops::RefTensor;
+using pjrt::HostArray;
+using pjrt::HostView;
+
+// One module of many cases: each case's inputs are params, its results outputs.
+struct Module {
+  explicit Module(int64_t ranks) : ranks(ranks) {
+    graph.name = "ops";
+    graph.stage = ir::Stage::local;
+  }
+  void add(const OpCase& c) {
+    ops::Builder build(graph);
+    const CaseSite site(*c.op, c.c);
+    ops::Values in;
+    for (size_t i = 0; i < site.in.size(); ++i)
+      in.push_back(graph.param(fmt::format("{} {}", ops::case_name(c), i), site.in[i]));
+    const ops::Values out = build.add_all(c.op->name, in, site.attrs);
+    for (size_t r = 0; r < out.size(); ++r)
+      graph.output(fmt::format("{} {}", ops::case_name(c), r),
+                   site.out[r].async ? build.add("await", {out[r]}) : out[r]);
+    cases.push_back(c);
+  }
+  int64_t ranks;
+  ir::Graph graph;
+  std::vector<OpCase> cases;
+};
+
+// The case's results on every rank by its reference, and how far from them a kernel may be.
+struct Expected {
+  std::vector<std::vector<RefTensor>> results;  // [rank][result]
+  std::vector<std::vector<ops::Bound>> bounds;
+};
+Expected expect(const OpCase& c, const CaseSite& site, const std::vector<std::vector<RefTensor>>& inputs) {
+  Expected out;
+  const auto ranks = static_cast<int64_t>(inputs.size());
+  double scale = 0;
+  std::vector<RefTensor> peers;
+  if (c.op->reference_group != nullptr)
+    for (const auto& in : inputs) {
+      peers.push_back(in[0]);
+      scale = std::max(scale, ops::scale_of(in[0]));
+    }
+  for (int64_t r = 0; r < ranks; ++r) {
+    const auto in = ops::pointers(inputs[static_cast<size_t>(r)]);
+    std::vector<RefTensor> results;
+    if (c.op->reference_group == nullptr) {
+      results = ops::evaluate(*c.op, site.site, in);
+    } else {
+      const auto all = ops::pointers(peers);
+      results.push_back({site.out[0].dims, std::vector<double>(static_cast<size_t>(site.out[0].elements()))});
+      c.op->reference_group(ops::RefGroupCall{site.site, all, r, results[0]});
+    }
+    out.bounds.emplace_back();
+    for (size_t k = 0; k < results.size(); ++k) {
+      ops::Bound bound = ops::result_bound(*c.op, site.site, in, results[k], site.out[k].dtype);
+      // XLA adds the ranks in an order of its own, in the tensor's dtype.
+      if (ranks > 1 && dtype_is_float(site.out[k].dtype))
+        bound.absolute +=
+            (site.out[k].dtype == DType::bf16 ? 0x1p-8 : 0x1p-23) * static_cast<double>(ranks) * scale;
+      out.bounds.back().push_back(bound);
+    }
+    out.results.push_back(std::move(results));
+  }
+  return out;
+}
+
+class Emission : public testing::Test {
+ protected:
+  static constexpr int kDevices = 8;
+  static void SetUpTestSuite() {
+    auto plugin = pjrt::Plugin::load(pjrt::PluginKind::cpu);
+    if (!plugin.ok()) {
+      missing_ = plugin.status().message();
+      return;
+    }
+    auto client = pjrt::Client::create(*plugin, {.cpu_device_count = kDevices});
+    ASSERT_TRUE(client.ok()) << client.status().message();
+    client_.emplace(*client);
+  }
+  static void TearDownTestSuite() { client_.reset(); }
+  void SetUp() override {
+    if (!client_) GTEST_SKIP() << "CPU plug-in: " << missing_;
+  }
+
+  static pjrt::PrintOptions options(int64_t ranks) {
+    pjrt::PrintOptions o;
+    o.replicas = ranks;
+    o.axes = {{"fsdp", {{}}}};
+    for (int64_t r = 0; r < ranks; ++r) o.axes[0].groups[0].push_back(r);
+    return o;
+  }
+
+  static void run(const Module& module) {
+    auto step = pjrt::load_step(*client_, module.graph, options(module.ranks));
+    ASSERT_TRUE(step.ok()) << step.status().message();
+    const auto ranks = static_cast<size_t>(module.ranks);
+    std::vector<std::vector<std::vector<ops::CaseTensor>>> inputs(ranks);  // [rank][case]
+    std::vector<std::vector<HostView>> arguments(ranks);
+    for (size_t r = 0; r < ranks; ++r) {
+      for (const OpCase& c : module.cases) {
+        inputs[r].push_back(ops::case_inputs(*c.op, c.c, static_cast<int64_t>(r)));
+        for (const ops::CaseTensor& t : inputs[r].back())
+          arguments[r].push_back({t.type.dtype, t.type.dims, t.bytes.data()});
+      }
+    }
+    auto results = step->run(arguments);
+    ASSERT_TRUE(results.ok()) << results.status().message();
+    size_t first = 0;
+    for (size_t k = 0; k < module.cases.size(); ++k) {
+      const OpCase& c = module.cases[k];
+      const CaseSite site(*c.op, c.c);
+      std::vector<std::vector<RefTensor>> values;
+      for (size_t r = 0; r < ranks; ++r) values.push_back(ops::values_of(inputs[r][k]));
+      const Expected want = expect(c, site, values);
+      for (size_t r = 0; r < ranks; ++r) {
+        for (size_t i = 0; i < site.out.size(); ++i) {
+          const HostArray& got = (*results)[r][first + i];
+          ASSERT_EQ(got.dims, site.out[i].dims) << ops::case_name(c);
+          ASSERT_EQ(got.dtype, site.out[i].dtype) << ops::case_name(c);
+          EXPECT_EQ(ops::compare(want.results[r][i], ops::load(site.out[i], got.data.data()).data,
+                                 want.bounds[r][i]),
+                    "")
+              << ops::case_name(c) << " result " << i << " rank " << r;
+        }
+      }
+      first += site.out.size();
+    }
+  }
+
+  static std::optional<pjrt::Client> client_;
+  static std::string missing_;
+};
+std::optional<pjrt::Client> Emission::client_;
+std::string Emission::missing_;
+
+TEST_F(Emission, OpsOfOneRank) {
+  Module module(1);
+  for (const OpCase& c : ops::op_cases(false))
+    if (c.op->name != "await") module.add(c);
+  ASSERT_GT(module.cases.size(), 50u);
+  run(module);
+}
+
+TEST_F(Emission, Collectives) {
+  std::map<int64_t, Module> modules;
+  for (const OpCase& c : ops::op_cases(true)) modules.try_emplace(c.c.ranks, c.c.ranks).first->second.add(c);
+  ASSERT_GE(modules.size(), 2u);
+  for (const auto& [ranks, module] : modules) {
+    ASSERT_LE(ranks, kDevices);
+    run(module);
+  }
+}
+
+}  // namespace
+}  // namespace lignum
