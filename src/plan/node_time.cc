@@ -1,0 +1,84 @@
+#include "plan/node_time.h"
+
+#include <algorithm>
+
+namespace lignum::plan {
+namespace {
+
+// A row op's traffic, under its name where the specification has measured it.
+Result<hw::Estimate> row_time(const hw::Spec& spec, hw::Share share, const RowWork& row, double bytes) {
+  hw::StreamWork work;
+  work.bytes = bytes;
+  if (spec.is_cpu()) {
+    const auto& rows = spec.curves().rows;
+    const bool known = std::any_of(rows.begin(), rows.end(), [&](const hw::RowsPoint& p) {
+      return p.op == row.name && p.dtype == row.dtype;
+    });
+    if (known) {
+      work.op = row.name;
+      work.dtype = row.dtype;
+      work.elements = row.elements;
+    }
+  }
+  return hw::stream_time(spec, share, work);
+}
+
+}  // namespace
+
+RowWork row_work(std::string_view kind, const ops::Site& site, const ops::Cost& cost) {
+  RowWork row;
+  row.name = kind;
+  for (const auto& [name, value] : site.attrs.all())
+    if (const auto* text = std::get_if<std::string>(&value)) row.name += ":" + *text;
+  const auto is_float = [](const ops::Type& t) { return dtype_is_float(t.dtype); };
+  const auto in = std::find_if(site.in.begin(), site.in.end(), is_float);
+  row.dtype = in != site.in.end() ? in->dtype : site.out.empty() ? DType::f32 : site.out[0].dtype;
+  row.elements = (cost.read + cost.write) / static_cast<double>(dtype_size(row.dtype));
+  return row;
+}
+
+hw::AttentionWork attention_work(const ops::Site& site, const ops::Cost& cost) {
+  hw::AttentionWork work;
+  const double products = cost.flops / (2 * cost.transcendentals * static_cast<double>(cost.n));
+  work.pass = products > 3.5 ? hw::AttentionPass::backward : hw::AttentionPass::forward;
+  work.dtype = site.in[0].dtype;
+  work.heads = cost.batch;
+  work.seq = cost.m;
+  work.head_dim = cost.n;
+  const double all =
+      static_cast<double>(cost.batch) * static_cast<double>(cost.m) * static_cast<double>(cost.k);
+  work.causal = cost.transcendentals < all;
+  return work;
+}
+
+Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::string_view kind,
+                               const ops::Site& site, const ops::Cost& cost) {
+  switch (cost.work) {
+    case ops::Work::none:
+      return hw::Estimate{};
+    case ops::Work::matmul: {
+      hw::MatmulWork work;
+      // Operands of two dtypes meet in the wider one.
+      work.operands =
+          dtype_size(site.in[0].dtype) >= dtype_size(site.in[1].dtype) ? site.in[0].dtype : site.in[1].dtype;
+      work.result = site.out[0].dtype;
+      work.m = cost.m;
+      work.n = cost.n;
+      work.k = cost.k;
+      work.batch = cost.batch;
+      return hw::matmul_time(spec, share, work);
+    }
+    case ops::Work::attention:
+      if (cost.transcendentals <= 0) return hw::Estimate{};
+      return hw::attention_time(spec, share, attention_work(site, cost));
+    case ops::Work::rows:
+    case ops::Work::transcendental:
+    case ops::Work::copy:
+      return row_time(spec, share, row_work(kind, site, cost), cost.read + cost.write);
+    case ops::Work::collective:
+      break;
+  }
+  return internal_error("{} is not work of the compute engine", kind);
+}
+
+}  // namespace lignum::plan

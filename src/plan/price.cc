@@ -1,0 +1,332 @@
+#include "plan/price.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "ops/op.h"
+#include "plan/engines.h"
+#include "plan/node_time.h"
+
+namespace lignum::plan {
+namespace {
+
+using ir::Node;
+using passes::Scheduled;
+
+// One slot with its duration: nothing is looked up while the step is played.
+struct Timed {
+  enum class Kind : uint8_t { op, start, await, scan } kind = Kind::op;
+  int64_t shift = 0;
+  double seconds = 0;
+  size_t node = 0;                // of Price::nodes (not scans)
+  bool gather = false;            // starts: of weights or activations, not a sum
+  size_t started = 0;             // awaits: the start's place in the block
+  std::vector<uint64_t> tickets;  // starts: one an iteration
+  size_t body = 0;                // scans: of Block::bodies
+};
+
+struct Block {
+  ir::Scan scan;
+  std::vector<Timed> slots;
+  std::vector<size_t> before, at_end;  // copies, by their place in Price::nodes
+  std::vector<std::unique_ptr<Block>> bodies;
+};
+
+class Pricer {
+ public:
+  Pricer(const passes::Mesh& mesh, const hw::Spec& spec, const PriceOptions& options)
+      : mesh_(mesh), spec_(spec), options_(options) {
+    share_.threads = options.threads;
+    share_.ranks = static_cast<int>(mesh.ranks());
+  }
+
+  Result<Price> run(const Scheduled& step) {
+    LIGNUM_ASSIGN_OR_RETURN(dispatch_, spec_.dispatch_seconds(options_.threads));
+    price_.ranks = mesh_.ranks();
+    const passes::Layout* layout = spec_.is_cpu() && options_.memory ? &options_.memory->layout : nullptr;
+    LIGNUM_ASSIGN_OR_RETURN(const auto top, prepare(step, {}, layout));
+    if (layout != nullptr) {
+      LIGNUM_RETURN_IF_ERROR(add_copies(layout->at_end, top->at_end));
+    }
+    if (spec_.is_cpu()) {
+      play_step(*top);
+    } else {
+      LIGNUM_RETURN_IF_ERROR(overlap_step(*top));
+    }
+    LIGNUM_RETURN_IF_ERROR(finish());
+    return std::move(price_);
+  }
+
+ private:
+  // --- durations
+
+  Result<double> collective_seconds(const Node& node, const ops::Site& site) {
+    const auto op = hw::collective_from_name(node.kind);
+    if (!op)
+      return internal_error("{} is on the communication engine, and hw knows no such collective", node.kind);
+    const auto bytes = static_cast<double>(std::max(site.in[0].bytes(), site.out[0].bytes()));
+    const auto& axis = node.attrs.get<std::string>("axis");
+    const int64_t group = node.attrs.get<int64_t>("group");
+    if (spec_.is_cpu()) {
+      LIGNUM_ASSIGN_OR_RETURN(const double alone,
+                              hw::collective_time(spec_, *op, bytes, static_cast<int>(group)));
+      // The other groups of the axis do the same at the same time, on the cores that one group would have
+      // had for itself.
+      const auto cores = static_cast<double>(spec_.machine().cores);
+      const auto one = static_cast<double>(group), all = static_cast<double>(mesh_.ranks());
+      return alone * (all / one) * std::min(one, cores) / std::min(all, cores);
+    }
+    if (!options_.topology) {
+      return user_error("a step with collectives on {} needs a slice: compile_topology={}-8, say",
+                        spec_.name(), spec_.name());
+    }
+    if (options_.topology->devices() != mesh_.ranks()) {
+      return user_error("{} has {} devices, the mesh has {}; make them equal", options_.topology->text(),
+                        options_.topology->devices(), mesh_.ranks());
+    }
+    int64_t inner = 1;
+    for (auto a = mesh_.axes.rbegin(); a != mesh_.axes.rend() && a->name != axis; ++a) inner *= a->size;
+    LIGNUM_ASSIGN_OR_RETURN(const hw::Group links, hw::mesh_group(*options_.topology, group, inner));
+    return hw::collective_time(spec_, *op, bytes, links);
+  }
+
+  Result<Timed> time_slot(const Scheduled& s, const passes::Slot& slot) {
+    const Node& node = s.graph->node(slot.node);
+    Timed timed;
+    timed.shift = slot.shift;
+    timed.node = price_.nodes.size();
+    NodePrice n;
+    n.id = slot.id;
+    n.kind = node.kind;
+    n.path = node.tag.path;
+    n.role = node.tag.role;
+    n.engine = slot.engine;
+    if (node.kind == "await") {
+      timed.kind = Timed::Kind::await;
+    } else {
+      const ops::NodeSite site(*s.graph, node);
+      const ops::Cost cost = ops::get_op(node.kind).cost(site.site);
+      if (slot.engine == passes::Engine::communication) {
+        timed.kind = Timed::Kind::start;
+        timed.gather = cost.flops <= 0;
+        LIGNUM_ASSIGN_OR_RETURN(timed.seconds, collective_seconds(node, site.site));
+        n.bytes = cost.wire;
+        n.bound = timed.seconds > 0 ? hw::Bound::link : hw::Bound::none;
+      } else {
+        LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e, node_time(spec_, share_, node.kind, site.site, cost));
+        timed.seconds = e.seconds + dispatch_;
+        n.bound = e.bound;
+        n.bytes = cost.read + cost.write;
+        if (cost.work == ops::Work::matmul || cost.work == ops::Work::attention) n.flops = cost.flops;
+      }
+      n.seconds = timed.seconds;
+    }
+    price_.nodes.push_back(std::move(n));
+    return timed;
+  }
+
+  // The executor copies on the calling thread.
+  Status add_copies(const std::vector<passes::Copy>& copies, std::vector<size_t>& places) {
+    for (const passes::Copy& c : copies) {
+      NodePrice n;
+      n.kind = "copy";
+      n.path = c.what;
+      n.bytes = 2 * static_cast<double>(c.bytes);
+      LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e,
+                              hw::stream_time(spec_, {1, share_.ranks}, {.bytes = n.bytes}));
+      n.seconds = e.seconds;
+      n.bound = e.bound;
+      places.push_back(copies_.size());
+      copies_.push_back(std::move(n));
+    }
+    return {};
+  }
+
+  Result<std::unique_ptr<Block>> prepare(const Scheduled& s, const ir::Scan& scan,
+                                         const passes::Layout* layout) {
+    auto block = std::make_unique<Block>();
+    block->scan = scan;
+    std::map<int32_t, size_t> place;
+    for (size_t i = 0; i < s.order.size(); ++i) place[s.order[i].node] = i;
+    for (const passes::Slot& slot : s.order) {
+      const Node& node = s.graph->node(slot.node);
+      Timed timed;
+      if (node.kind == "scan") {
+        const passes::Layout* inner = layout != nullptr ? &layout->bodies.at(slot.node) : nullptr;
+        LIGNUM_ASSIGN_OR_RETURN(auto body, prepare(s.bodies.at(slot.node), ir::scan_of(node), inner));
+        if (inner != nullptr) {
+          LIGNUM_RETURN_IF_ERROR(add_copies(layout->before.at(slot.node), body->before));
+          LIGNUM_RETURN_IF_ERROR(add_copies(inner->at_end, body->at_end));
+        }
+        timed.kind = Timed::Kind::scan;
+        timed.shift = slot.shift;
+        timed.body = block->bodies.size();
+        block->bodies.push_back(std::move(body));
+      } else {
+        LIGNUM_ASSIGN_OR_RETURN(timed, time_slot(s, slot));
+        if (timed.kind == Timed::Kind::await) timed.started = place.at(node.inputs[0].node);
+        if (timed.kind == Timed::Kind::start) timed.tickets.resize(static_cast<size_t>(slot.shift) + 1);
+      }
+      block->slots.push_back(std::move(timed));
+    }
+    return block;
+  }
+
+  // --- a CPU rank: as exec runs it (exec/executor.cc)
+
+  void play_copies(const std::vector<size_t>& places) {
+    for (const size_t place : places) {
+      ++copies_[place].count;
+      engines_->compute(copies_[place].seconds);
+    }
+  }
+
+  void play_slot(Block& block, Timed& timed, int64_t iteration) {
+    if (timed.kind == Timed::Kind::scan) return play_scan(*block.bodies[timed.body]);
+    ++price_.nodes[timed.node].count;
+    switch (timed.kind) {
+      case Timed::Kind::start:
+        timed.tickets[static_cast<size_t>(iteration) % timed.tickets.size()] =
+            engines_->submit(timed.seconds);
+        break;
+      case Timed::Kind::await: {
+        const std::vector<uint64_t>& tickets = block.slots[timed.started].tickets;
+        engines_->wait(tickets[static_cast<size_t>(iteration) % tickets.size()]);
+        break;
+      }
+      default:
+        engines_->compute(timed.seconds);
+    }
+  }
+
+  void play_scan(Block& block) {
+    play_copies(block.before);
+    const int64_t trip = block.scan.trip;
+    for (int64_t ahead = 0; ahead < trip; ++ahead) {
+      bool any = false;
+      for (Timed& timed : block.slots) {
+        if (timed.shift <= ahead) continue;
+        any = true;
+        play_slot(block, timed, ahead);
+      }
+      if (!any) break;
+    }
+    for (int64_t i = 0; i < trip; ++i) {
+      for (Timed& timed : block.slots)
+        if (i + timed.shift < trip) play_slot(block, timed, i + timed.shift);
+      play_copies(block.at_end);
+    }
+  }
+
+  void play_step(Block& top) {
+    engines_ = std::make_unique<Engines>(
+        Engines::shared_cores(spec_.machine().cores, share_.ranks, share_.threads), options_.overlap);
+    for (Timed& timed : top.slots) play_slot(top, timed, 0);
+    engines_->drain();
+    play_copies(top.at_end);
+    price_.step_seconds = engines_->now();
+    price_.compute_seconds = engines_->compute_seconds();
+    price_.communication_seconds = engines_->communication_seconds();
+    price_.exposed_seconds = engines_->exposed_seconds();
+    price_.contention_seconds = engines_->contention_seconds();
+  }
+
+  // --- a TPU device: XLA's overlap, block by block
+
+  // Seconds of one run of the block; `times`: how often it runs in the step.
+  double overlap_block(const Block& block, int64_t times, double hidden_share) {
+    double compute = 0, collectives = 0, gathers = 0, inside = 0;
+    for (const Timed& timed : block.slots) {
+      if (timed.kind == Timed::Kind::scan) {
+        const Block& body = *block.bodies[timed.body];
+        const int64_t trip = body.scan.trip;
+        inside += static_cast<double>(trip) * overlap_block(body, times * trip, hidden_share);
+        continue;
+      }
+      price_.nodes[timed.node].count = times;
+      if (timed.kind == Timed::Kind::op) compute += timed.seconds;
+      if (timed.kind == Timed::Kind::start) {
+        collectives += timed.seconds;
+        if (timed.gather) gathers += timed.seconds;
+      }
+    }
+    price_.compute_seconds += compute * static_cast<double>(times);
+    price_.communication_seconds += collectives * static_cast<double>(times);
+    if (gathers > 0 && times > 1 && !first_gather_) first_gather_ = gathers;
+    return inside + std::max(compute, hidden_share * collectives) + (1 - hidden_share) * collectives;
+  }
+
+  Status overlap_step(const Block& top) {
+    LIGNUM_ASSIGN_OR_RETURN(const double hidden_share, spec_.collective_overlap());
+    const double blocks = overlap_block(top, 1, hidden_share);
+    price_.step_seconds = blocks + hidden_share * first_gather_.value_or(0);
+    price_.exposed_seconds = std::max(0.0, price_.step_seconds - price_.compute_seconds);
+    return {};
+  }
+
+  // --- what follows
+
+  Status finish() {
+    price_.nodes.insert(price_.nodes.end(), copies_.begin(), copies_.end());
+    for (NodePrice& n : price_.nodes) {
+      const auto count = static_cast<double>(n.count);
+      n.total_seconds = count * n.seconds;
+      if (n.engine == passes::Engine::communication || n.kind == "await") continue;
+      price_.executed_flops += count * n.flops;
+      price_.bytes += count * n.bytes;
+      if (n.id >= 0) price_.dispatch_seconds += count * dispatch_;
+    }
+    std::sort(price_.nodes.begin(), price_.nodes.end(), [](const NodePrice& a, const NodePrice& b) {
+      return std::pair(a.id < 0, a.id) < std::pair(b.id < 0, b.id);
+    });
+    price_.arithmetic_intensity = hw::arithmetic_intensity(price_.executed_flops, price_.bytes);
+    price_.model_flops = options_.model_flops;
+    if (price_.step_seconds <= 0) return {};
+    if (options_.tokens > 0) price_.tokens_per_second = options_.tokens / price_.step_seconds;
+    if (options_.model_flops <= 0) return {};
+    price_.model_flop_rate = options_.model_flops / price_.step_seconds;
+    const Result<double> peak = spec_.peak_matmul_flops(options_.operands);
+    // A CPU's peak is the machine's, which all ranks share.
+    if (peak.ok())
+      price_.mfu =
+          *price_.model_flop_rate / *peak / (spec_.is_cpu() ? 1.0 : static_cast<double>(mesh_.ranks()));
+    return {};
+  }
+
+  const passes::Mesh& mesh_;
+  const hw::Spec& spec_;
+  const PriceOptions& options_;
+  hw::Share share_;
+  double dispatch_ = 0;
+  Price price_;
+  std::vector<NodePrice> copies_;
+  std::unique_ptr<Engines> engines_;
+  std::optional<double> first_gather_;
+};
+
+}  // namespace
+
+Result<Price> price(const Scheduled& step, const passes::Mesh& mesh, const hw::Spec& spec,
+                    const PriceOptions& options) {
+  return Pricer(mesh, spec, options).run(step);
+}
+
+Result<Price> price(const Program& program, const ProgramOptions& made_with, const hw::Spec& spec,
+                    const std::optional<hw::Topology>& topology) {
+  PriceOptions options;
+  options.threads = made_with.threads;
+  options.overlap = made_with.schedule.overlap;
+  options.memory = &program.memory;
+  options.topology = topology;
+  const models::Shape& shape = made_with.shape;
+  const auto micro_steps = static_cast<double>(made_with.accumulation);
+  options.model_flops = micro_steps * models::training_flops(made_with.model, shape.batch, shape.sequence);
+  // The forward pass is a third of it.
+  if (made_with.outputs == Outputs::loss) options.model_flops /= 3;
+  options.tokens = micro_steps * static_cast<double>(shape.batch * shape.sequence);
+  options.operands = shape.dtype;
+  return price(program.scheduled, made_with.mesh, spec, options);
+}
+
+}  // namespace lignum::plan

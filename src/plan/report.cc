@@ -1,0 +1,200 @@
+#include "plan/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace lignum::plan {
+namespace {
+
+std::string_view engine_name(passes::Engine engine) {
+  return engine == passes::Engine::compute ? "compute" : "communication";
+}
+
+// Three significant digits.
+std::string scaled_text(double value, const char* unit) {
+  const int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f} {}", value, decimals, unit);
+}
+
+std::string rate_text(double rate, const char* unit) {
+  constexpr std::array<std::pair<double, const char*>, 5> kPrefixes = {
+      {{1e15, "P"}, {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}};
+  for (const auto& [scale, prefix] : kPrefixes)
+    if (rate >= scale) return scaled_text(rate / scale, fmt::format("{}{}", prefix, unit).c_str());
+  return scaled_text(rate, unit);
+}
+
+std::string share_text(double part, double whole) {
+  return whole > 0 ? fmt::format("{:.1f} %", 100 * part / whole) : "";
+}
+
+// The end of a path says more than its start.
+std::string shortened(const std::string& text, size_t width) {
+  return text.size() <= width ? text : "..." + text.substr(text.size() - width + 3);
+}
+
+nlohmann::json node_json(const NodePrice& n) {
+  nlohmann::ordered_json json;
+  json["id"] = n.id;
+  json["kind"] = n.kind;
+  json["path"] = n.path;
+  json["role"] = ir::role_name(n.role);
+  json["engine"] = engine_name(n.engine);
+  json["count"] = n.count;
+  json["seconds"] = n.seconds;
+  json["total_seconds"] = n.total_seconds;
+  json["flops"] = n.flops;
+  json["bytes"] = n.bytes;
+  json["bound"] = hw::bound_name(n.bound);
+  return json;
+}
+
+nlohmann::json time_json(const Price& p) {
+  nlohmann::json json = {{"step_seconds", p.step_seconds},
+                         {"compute_seconds", p.compute_seconds},
+                         {"communication_seconds", p.communication_seconds},
+                         {"exposed_seconds", p.exposed_seconds},
+                         {"contention_seconds", p.contention_seconds},
+                         {"dispatch_seconds", p.dispatch_seconds},
+                         {"executed_flops", p.executed_flops},
+                         {"bytes", p.bytes},
+                         {"ranks", p.ranks}};
+  if (std::isfinite(p.arithmetic_intensity)) json["arithmetic_intensity"] = p.arithmetic_intensity;
+  if (p.model_flops > 0) json["model_flops"] = p.model_flops;
+  if (p.tokens_per_second) json["tokens_per_second"] = *p.tokens_per_second;
+  if (p.model_flop_rate) json["model_flop_rate"] = *p.model_flop_rate;
+  if (p.mfu) json["mfu"] = *p.mfu;
+  return json;
+}
+
+nlohmann::json spec_json(const hw::Spec& spec) {
+  nlohmann::json json = {{"name", spec.name()}, {"origin", spec.origin()}};
+  if (spec.is_cpu()) {
+    const hw::CpuMachine& m = spec.machine();
+    json["machine"] = {
+        {"cpu", m.cpu}, {"cores", m.cores}, {"isa", m.isa}, {"date", m.date}, {"commit", m.commit}};
+  }
+  for (const hw::Intensity& i : hw::hardware_intensities(spec))
+    json["intensities"][i.name] = i.flops_per_byte;
+  return json;
+}
+
+}  // namespace
+
+std::string bytes_text(double bytes) {
+  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  size_t unit = 0;
+  while (std::abs(bytes) >= 1023.5 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : scaled_text(bytes, kUnits[unit]);
+}
+
+std::string seconds_text(double seconds) {
+  if (seconds >= 0.9995) return scaled_text(seconds, "s");
+  if (seconds >= 0.9995e-3) return scaled_text(seconds * 1e3, "ms");
+  return scaled_text(seconds * 1e6, "us");
+}
+
+std::string memory_table(const passes::MemoryPlan& memory, const ReportOptions& options) {
+  std::vector<passes::MemoryPart> parts = memory.parts;
+  std::stable_sort(parts.begin(), parts.end(), [](const passes::MemoryPart& a, const passes::MemoryPart& b) {
+    return a.bytes > b.bytes;
+  });
+  const auto arena = static_cast<double>(memory.arena_bytes);
+  std::string out = "memory of one rank, at the fullest moment\n";
+  const auto line = [&](std::string_view name, double bytes) {
+    out += fmt::format("  {:<18} {:>10} {:>8}\n", name, bytes_text(bytes), share_text(bytes, arena));
+  };
+  double used = 0;
+  for (const passes::MemoryPart& p : parts) {
+    line(p.name, static_cast<double>(p.bytes));
+    used += static_cast<double>(p.bytes);
+  }
+  if (arena > used) line("gaps", arena - used);
+  line("arena", arena);
+  out += fmt::format("  of it {} live from step to step (weights, optimizer, inputs)\n",
+                     bytes_text(static_cast<double>(memory.state_bytes)));
+  if (options.device_memory > 0) {
+    const int64_t left = options.device_memory - memory.arena_bytes;
+    out += fmt::format("  budget {}: {} {}\n", bytes_text(static_cast<double>(options.device_memory)),
+                       bytes_text(std::abs(static_cast<double>(left))), left >= 0 ? "free" : "TOO MUCH");
+  }
+  return out;
+}
+
+std::string time_table(const Price& p, const hw::Spec& spec) {
+  std::string out = fmt::format("predicted on {}\n", spec.name());
+  const auto line = [&](std::string_view name, double seconds) {
+    out += fmt::format("  {:<26} {:>10} {:>8}\n", name, seconds_text(seconds),
+                       share_text(seconds, p.step_seconds));
+  };
+  line("compute", p.compute_seconds);
+  if (p.dispatch_seconds > 0) line("  of it dispatch", p.dispatch_seconds);
+  if (p.contention_seconds > 0) line("slowed by communication", p.contention_seconds);
+  line("waiting for communication", p.exposed_seconds);
+  line("step", p.step_seconds);
+  if (p.communication_seconds > 0) line("communication engine busy", p.communication_seconds);
+  if (p.tokens_per_second) out += fmt::format("  {:<26} {:.0f}\n", "tokens/s", *p.tokens_per_second);
+  if (p.model_flop_rate) {
+    out += fmt::format("  {:<26} {}\n", "model FLOP/s", rate_text(*p.model_flop_rate, "FLOP/s"));
+  }
+  if (p.mfu) out += fmt::format("  {:<26} {:.1f} %\n", "MFU", 100 * *p.mfu);
+  if (std::isfinite(p.arithmetic_intensity)) {
+    out += fmt::format("  {:<26} {:.1f} FLOP/byte", "arithmetic intensity", p.arithmetic_intensity);
+    const std::vector<hw::Intensity> machine = hw::hardware_intensities(spec);
+    if (!machine.empty()) {
+      out += fmt::format(" (above {:.1f} {} is not the bound)", machine.front().flops_per_byte,
+                         machine.front().name);
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+std::string node_table(const Price& p, const ReportOptions& options) {
+  std::vector<const NodePrice*> nodes;
+  for (const NodePrice& n : p.nodes)
+    if (n.total_seconds > 0) nodes.push_back(&n);
+  std::stable_sort(nodes.begin(), nodes.end(), [](const NodePrice* a, const NodePrice* b) {
+    return a->total_seconds > b->total_seconds;
+  });
+  if (static_cast<int64_t>(nodes.size()) > options.top)
+    nodes.resize(static_cast<size_t>(std::max<int64_t>(0, options.top)));
+  std::string out = fmt::format("{:>5} {:<18} {:<40} {:<7} {:>6} {:>9} {:>9} {:>7}  {}\n", "id", "kind",
+                                "path", "role", "runs", "one", "all", "of step", "bound");
+  for (const NodePrice* n : nodes) {
+    out += fmt::format("{:>5} {:<18} {:<40} {:<7} {:>6} {:>9} {:>9} {:>7}  {}\n",
+                       n->id >= 0 ? fmt::format("{}", n->id) : "", n->kind, shortened(n->path, 40),
+                       ir::role_name(n->role), n->count, seconds_text(n->seconds),
+                       seconds_text(n->total_seconds), share_text(n->total_seconds, p.step_seconds),
+                       hw::bound_name(n->bound));
+  }
+  return out;
+}
+
+nlohmann::json report_json(const Price& price, const passes::MemoryPlan& memory, const hw::Spec& spec,
+                           const ReportOptions& options) {
+  nlohmann::json json;
+  json["memory"] = {{"state_bytes", memory.state_bytes},
+                    {"arena_bytes", memory.arena_bytes},
+                    {"parts", nlohmann::json::array()}};
+  for (const passes::MemoryPart& p : memory.parts)
+    json["memory"]["parts"].push_back({{"name", p.name}, {"bytes", p.bytes}});
+  if (options.device_memory > 0) {
+    json["memory"]["budget_bytes"] = options.device_memory;
+    json["memory"]["fits"] = memory.arena_bytes <= options.device_memory;
+  }
+  json["time"] = time_json(price);
+  json["nodes"] = nlohmann::json::array();
+  for (const NodePrice& n : price.nodes) json["nodes"].push_back(node_json(n));
+  json["spec"] = spec_json(spec);
+  return json;
+}
+
+}  // namespace lignum::plan
