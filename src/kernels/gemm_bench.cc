@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -252,6 +253,7 @@ int main_of(int argc, char** argv) {
     fmt::print(stderr, "{}\n", choice.status().message());
     return 2;
   }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const double seconds = argc > 2 ? std::atof(argv[2]) : 0.5;
   Pool one(1), two(2);
   Pool* const pools[] = {&one, &two};
