@@ -65,7 +65,9 @@ class Pricer {
     const auto op = hw::collective_from_name(node.kind);
     if (!op)
       return internal_error("{} is on the communication engine, and hw knows no such collective", node.kind);
-    const auto bytes = static_cast<double>(std::max(site.in[0].bytes(), site.out[0].bytes()));
+    // The gathered tensor, else the one before it is summed: what travels.
+    const ir::Type& whole = *op == hw::Collective::all_gather ? site.out[0] : site.in[0];
+    const auto bytes = static_cast<double>(whole.bytes());
     const auto& axis = node.attrs.get<std::string>("axis");
     const int64_t group = node.attrs.get<int64_t>("group");
     if (spec_.is_cpu()) {

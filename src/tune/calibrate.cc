@@ -1,0 +1,443 @@
+#include "tune/calibrate.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include "exec/thread_pool.h"
+#include "hw/cpu_spec_builder.h"
+#include "hw/probe.h"
+#include "kernels/attention.h"
+#include "kernels/gemm.h"
+#include "kernels/rows.h"
+#include "ops/cases.h"
+#include "tune/collective_bench.h"
+#include "tune/row_bench.h"
+#include "tune_commit.h"
+
+namespace lignum::tune {
+namespace {
+
+using hw::Measurement;
+using Clock = std::chrono::steady_clock;
+
+// Stored operands of one product, as a linear layer meets them: forward x W^T, input gradient dy W, weight
+// gradient dy^T x.
+struct GemmShape {
+  int64_t m, n, k;
+  bool trans_a, trans_b;
+};
+// The planner interpolates over (smallest dim, FLOPs): these cover both ends of either.
+constexpr std::array<GemmShape, 18> kGemms = {{
+    {512, 512, 512, false, true},
+    {1024, 1024, 1024, false, true},
+    {256, 256, 256, false, true},
+    {37, 64, 48, false, true},
+    {16, 512, 512, false, true},
+    {128, 64, 64, false, true},
+    {128, 1024, 256, false, true},
+    {512, 256, 128, false, true},
+    {2048, 128, 384, false, true},
+    {2048, 576, 576, false, true},
+    {2048, 576, 1536, false, true},
+    {1024, 6144, 320, false, true},
+    {512, 320, 768, false, false},
+    {2048, 192, 512, false, false},
+    {1024, 320, 6144, false, false},
+    {64, 64, 256, true, false},
+    {320, 768, 512, true, false},
+    {576, 576, 2048, true, false},
+}};
+
+struct AttentionShape {
+  int64_t heads, seq, dim;
+};
+constexpr std::array<AttentionShape, 6> kAttentions = {
+    {{8, 128, 64}, {4, 512, 32}, {8, 512, 64}, {4, 512, 128}, {2, 2048, 64}, {2, 1024, 128}}};
+
+constexpr std::array<int64_t, 7> kStreamBytes = {1 << 14, 1 << 17, 1 << 20, 3 << 20,
+                                                 1 << 24, 1 << 26, 1 << 28};
+constexpr std::array<int64_t, 4> kCollectiveBytes = {1 << 12, 1 << 17, 1 << 21, 1 << 25};
+
+// Shares of the time budget.
+constexpr double kDispatchShare = 0.02, kGemmShare = 0.33, kStreamShare = 0.08, kRowsShare = 0.34,
+                 kAttentionShare = 0.13, kCollectiveShare = 0.08, kCopyShare = 0.02;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Bytes of one core's L2, 0 when the system does not say.
+double l2_bytes() {
+  std::ifstream in("/sys/devices/system/cpu/cpu0/cache/index2/size");
+  double kib = 0;
+  char unit = 0;
+  if (in >> kib >> unit && unit == 'K') return kib * 1024;
+  const long bytes = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return bytes > 0 ? static_cast<double>(bytes) : 0;
+}
+
+// A call to measure, and where its result goes.
+struct Point {
+  std::string what;
+  int threads = 1;
+  std::function<void()> call;
+  std::function<void(const Measurement&)> add;
+};
+
+class Calibrator {
+ public:
+  Calibrator(const CalibrateOptions& options, hw::CpuMachine machine)
+      : options_(options), builder_("cpu", machine) {}
+
+  Status run() {
+    LIGNUM_RETURN_IF_ERROR(start_pools());
+    report("dispatch");
+    measure_dispatch();
+    LIGNUM_RETURN_IF_ERROR(measure_stream());
+    LIGNUM_RETURN_IF_ERROR(measure_gemms());
+    LIGNUM_RETURN_IF_ERROR(measure_rows());
+    LIGNUM_RETURN_IF_ERROR(measure_attention());
+    LIGNUM_RETURN_IF_ERROR(measure_collectives());
+    report("host copy");
+    measure_copy();
+    const double l2 = l2_bytes();
+    if (l2 <= 0) return internal_error("the system does not say how large L2 is");
+    builder_.memory(hw::this_machine_memory(), l2);
+    return {};
+  }
+
+  const hw::CpuSpecBuilder& builder() const { return builder_; }
+
+  void summarize(Calibration& c) {
+    c.points = static_cast<int>(spreads_.size());
+    std::sort(spreads_.begin(), spreads_.end());
+    c.median_spread = spreads_[spreads_.size() / 2].first;
+    std::tie(c.worst_spread, c.worst) = spreads_.back();
+  }
+
+ private:
+  void report(std::string_view what) const {
+    if (options_.progress) options_.progress(std::min(1.0, done_), what);
+  }
+
+  // One thread, the powers of two below the most, and the most.
+  Status start_pools() {
+    const int most = options_.threads;
+    std::vector<int> counts;
+    for (int t = 1; t < most; t *= 2) counts.push_back(t);
+    counts.push_back(most);
+    for (const int t : counts) {
+      LIGNUM_ASSIGN_OR_RETURN(auto pool, exec::ThreadPool::create(t));
+      pools_.push_back(std::move(pool));
+    }
+    dispatch_.resize(static_cast<size_t>(most) + 1, 0);
+    return {};
+  }
+
+  void note(const std::string& what, const Measurement& m) { spreads_.emplace_back(m.spread, what); }
+
+  hw::ProbeOptions probe(double seconds) const {
+    hw::ProbeOptions p;
+    p.min_repeats = 3;
+    p.min_seconds = seconds;
+    p.sample_seconds = std::min(p.sample_seconds, seconds / 10);
+    return p;
+  }
+
+  // Whether a call of so many operations, each a nanosecond at worst, has room in a small budget.
+  static bool affordable(double operations, double seconds_each) {
+    return operations * 1e-9 < 20 * seconds_each;
+  }
+
+  // Points that share buffers, in turn. One whose single call takes so long that the budget has no room for
+  // a few of them (scalar kernels) is left out, unless it is the first of its thread count.
+  void measure_group(std::vector<Point> points, double seconds_each) {
+    std::vector<Point> kept;
+    for (Point& p : points) {
+      p.call();
+      const Clock::time_point start = Clock::now();
+      p.call();
+      const bool first =
+          std::none_of(kept.begin(), kept.end(), [&](const Point& k) { return k.threads == p.threads; });
+      if (first || seconds_since(start) < 2 * seconds_each) kept.push_back(std::move(p));
+    }
+    std::vector<std::function<void()>> calls;
+    for (const Point& p : kept) calls.push_back(p.call);
+    const std::vector<Measurement> measured = hw::measure_interleaved(calls, probe(seconds_each));
+    for (size_t i = 0; i < kept.size(); ++i) {
+      note(kept[i].what, measured[i]);
+      Measurement m = measured[i];
+      // What the planner adds for the node is not part of its work.
+      m.seconds = std::max(m.seconds - dispatch_[static_cast<size_t>(kept[i].threads)], 0.1 * m.seconds);
+      kept[i].add(m);
+    }
+  }
+
+  void measure_dispatch() {
+    const double each = kDispatchShare * options_.seconds / static_cast<double>(pools_.size());
+    for (const auto& pool : pools_) {
+      const int threads = pool->threads();
+      const auto nothing = [](int64_t, int) {};
+      const Measurement m = hw::measure([&] { pool->run(threads, nothing); }, probe(each));
+      note(fmt::format("dispatch, {} threads", threads), m);
+      builder_.dispatch(threads, m);
+      dispatch_[static_cast<size_t>(threads)] = m.seconds;
+    }
+    done_ += kDispatchShare;
+  }
+
+  // A row kernel that does next to nothing: y = -x.
+  Status measure_stream() {
+    report("memory");
+    const double each =
+        kStreamShare * options_.seconds / static_cast<double>(kStreamBytes.size() * pools_.size());
+    const kernels::RowKernels& rows = kernels::row_kernels(options_.choice);
+    const int64_t most = kStreamBytes.back() / 2;
+    ops::Buffer x(most, 0), y(most, 0);
+    std::memset(x.data(), 0, static_cast<size_t>(most));
+    std::vector<Point> points;
+    for (const auto& pool : pools_) {
+      for (const int64_t bytes : kStreamBytes) {
+        if (!affordable(static_cast<double>(bytes), each)) continue;
+        points.push_back({fmt::format("stream of {} bytes, {} threads", bytes, pool->threads()),
+                          pool->threads(),
+                          [&rows, &x, &y, bytes, p = pool.get()] {
+                            rows.elementwise(kernels::Elementwise::neg, DType::f32,
+                                             bytes / 2 / static_cast<int64_t>(sizeof(float)), x.data(),
+                                             nullptr, nullptr, y.data(), *p);
+                          },
+                          [this, bytes, p = pool.get()](const Measurement& m) {
+                            builder_.stream(p->threads(), bytes, m);
+                          }});
+      }
+    }
+    measure_group(std::move(points), each);
+    done_ += kStreamShare;
+    return {};
+  }
+
+  Status measure_gemms() {
+    const double each =
+        kGemmShare * options_.seconds / static_cast<double>(kGemms.size() * 2 * pools_.size());
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      report(fmt::format("{} GEMM", dtype_name(dtype)));
+      std::vector<std::unique_ptr<ops::Buffer>> buffers;
+      std::vector<Point> points;
+      for (const GemmShape& s : kGemms) {
+        // Some ten FLOPs a nanosecond, on any machine with vectors.
+        if (!affordable(0.2 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k),
+                        each))
+          continue;
+        kernels::Gemm g;
+        g.m = s.m;
+        g.n = s.n;
+        g.k = s.k;
+        g.trans_a = s.trans_a;
+        g.trans_b = s.trans_b;
+        g.a = g.b = g.c = dtype;
+        g.lda = s.trans_a ? s.m : s.k;
+        g.ldb = s.trans_b ? s.k : s.n;
+        g.ldc = s.n;
+        LIGNUM_RETURN_IF_ERROR(kernels::gemm_supported(g));
+        void* a = operand(buffers, dtype, s.m * s.k);
+        void* b = operand(buffers, dtype, s.k * s.n);
+        void* c = operand(buffers, dtype, s.m * s.n);
+        for (const auto& pool : pools_) {
+          const int threads = pool->threads();
+          buffers.push_back(std::make_unique<ops::Buffer>(kernels::gemm_workspace(g, threads), 0));
+          points.push_back(
+              {fmt::format("{} GEMM {} x {} x {}, {} threads", dtype_name(dtype), s.m, s.n, s.k, threads),
+               threads,
+               [this, g, a, b, c, w = buffers.back()->data(), p = pool.get()] {
+                 kernels::gemm(options_.choice, g, a, b, c, w, *p);
+               },
+               [this, g, threads](const Measurement& m) { builder_.gemm(g.a, threads, g.m, g.n, g.k, m); }});
+        }
+      }
+      measure_group(std::move(points), each);
+      done_ += kGemmShare / 2;
+    }
+    return {};
+  }
+
+  // Values near 1: a multiplication by zeros or denormals may take another time.
+  static void* operand(std::vector<std::unique_ptr<ops::Buffer>>& buffers, DType dtype, int64_t elements) {
+    buffers.push_back(std::make_unique<ops::Buffer>(elements * dtype_size(dtype), 0));
+    for (int64_t i = 0; i < elements; ++i)
+      store_from_double(dtype, buffers.back()->data(), i, 0.5 + static_cast<double>(i % 61) / 64);
+    return buffers.back()->data();
+  }
+
+  Status measure_rows() {
+    // What L2 holds, what it does not, and what only memory (or a large L3) does.
+    const std::vector<RowSubject> subjects = row_subjects({256e3, 4e6, 48e6});
+    size_t points_all = 0;
+    for (const RowSubject& s : subjects) points_all += s.cases.size() * pools_.size();
+    const double each = kRowsShare * options_.seconds / static_cast<double>(points_all);
+    for (const RowSubject& s : subjects) {
+      report(fmt::format("{} {}", s.name, dtype_name(s.dtype)));
+      std::vector<std::unique_ptr<RowBench>> benches;
+      std::vector<Point> points;
+      for (const ops::Case& c : s.cases) {
+        if (!affordable(traffic(*s.op, c).value_or(0), each)) continue;
+        benches.push_back(std::make_unique<RowBench>(*s.op, c, options_.choice));
+        RowBench* bench = benches.back().get();
+        for (const auto& pool : pools_) {
+          LIGNUM_RETURN_IF_ERROR(bench->run(*pool).with_context(fmt::format("measuring {}", s.name)));
+          const int threads = pool->threads();
+          points.push_back({fmt::format("{} {}, {:.0f} bytes, {} threads", s.name, dtype_name(s.dtype),
+                                        bench->bytes(), threads),
+                            threads,
+                            [bench, p = pool.get()] {
+                              const Status status = bench->run(*p);
+                              LIGNUM_CHECK(status.ok(), "{}", status.message());  // it ran before
+                            },
+                            [this, bench, threads](const Measurement& m) {
+                              const plan::RowWork& w = bench->work();
+                              builder_.rows(w.name, w.dtype, threads, static_cast<int64_t>(w.elements), m);
+                            }});
+        }
+      }
+      measure_group(std::move(points), each);
+      done_ += kRowsShare / static_cast<double>(subjects.size());
+    }
+    return {};
+  }
+
+  Status measure_attention() {
+    const double each =
+        kAttentionShare * options_.seconds / static_cast<double>(kAttentions.size() * 4 * pools_.size());
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      report(fmt::format("{} attention", dtype_name(dtype)));
+      std::vector<std::unique_ptr<ops::Buffer>> buffers;
+      std::vector<Point> points;
+      for (const AttentionShape& s : kAttentions) {
+        const double flops =
+            hw::attention_flops(hw::AttentionPass::backward, 1, static_cast<double>(s.heads),
+                                static_cast<double>(s.seq), static_cast<double>(s.dim), true);
+        if (!affordable(0.1 * flops, each)) continue;
+        LIGNUM_RETURN_IF_ERROR(add_attention(dtype, s, buffers, points));
+      }
+      measure_group(std::move(points), each);
+      done_ += kAttentionShare / 2;
+    }
+    return {};
+  }
+
+  Status add_attention(DType dtype, const AttentionShape& s,
+                       std::vector<std::unique_ptr<ops::Buffer>>& buffers, std::vector<Point>& points) {
+    kernels::Attention a;
+    a.seq = s.seq;
+    a.heads = a.kv_heads = s.heads;
+    a.dim = s.dim;
+    a.dtype = dtype;
+    a.scale = 0.125f;
+    LIGNUM_RETURN_IF_ERROR(kernels::attention_supported(a));
+    std::array<void*, 8> t{};  // q, k, v, out, dout, dq, dk, dv
+    for (void*& p : t) p = operand(buffers, dtype, s.seq * s.heads * s.dim);
+    auto* lse = static_cast<float*>(operand(buffers, DType::f32, s.heads * s.seq));
+    for (const auto& pool : pools_) {
+      const int threads = pool->threads();
+      const auto add = [&](hw::AttentionPass pass, const char* name, std::function<void()> call) {
+        points.push_back({fmt::format("{} attention {}, {} heads, {} x {}, {} threads", dtype_name(dtype),
+                                      name, s.heads, s.seq, s.dim, threads),
+                          threads, std::move(call), [this, pass, dtype, s, threads](const Measurement& m) {
+                            builder_.attention(pass, dtype, threads, 1, s.heads, s.seq, s.dim, m);
+                          }});
+      };
+      buffers.push_back(std::make_unique<ops::Buffer>(
+          std::max(kernels::attention_workspace(a, threads), kernels::attention_grad_workspace(a, threads)),
+          0));
+      void* w = buffers.back()->data();
+      exec::ThreadPool* p = pool.get();
+      add(hw::AttentionPass::forward, "forward", [this, a, t, lse, w, p] {
+        kernels::attention(options_.choice, a, t[0], t[1], t[2], t[3], lse, w, *p);
+      });
+      add(hw::AttentionPass::backward, "backward", [this, a, t, lse, w, p] {
+        kernels::attention_grad(options_.choice, a, t[4], t[0], t[1], t[2], t[3], lse, t[5], t[6], t[7], w,
+                                *p);
+      });
+    }
+    return {};
+  }
+
+  Status measure_collectives() {
+    std::vector<int> ranks;
+    for (int r = 2; r <= options_.max_ranks; r *= 2) ranks.push_back(r);
+    if (ranks.empty()) return {};
+    constexpr std::array<hw::Collective, 3> kOps = {
+        hw::Collective::all_gather, hw::Collective::reduce_scatter, hw::Collective::all_reduce};
+    const double each = kCollectiveShare * options_.seconds /
+                        static_cast<double>(ranks.size() * kOps.size() * kCollectiveBytes.size());
+    for (const int r : ranks) {
+      report(fmt::format("collectives between {} ranks", r));
+      for (const hw::Collective op : kOps) {
+        for (const int64_t bytes : kCollectiveBytes) {
+          LIGNUM_ASSIGN_OR_RETURN(const Measurement m, measure_collective(op, r, bytes, each));
+          note(fmt::format("{} of {} bytes, {} ranks", hw::collective_name(op), bytes, r), m);
+          builder_.collective(op, r, bytes, m);
+        }
+      }
+      done_ += kCollectiveShare / static_cast<double>(ranks.size());
+    }
+    return {};
+  }
+
+  void measure_copy() {
+    constexpr int64_t kBytes = 1 << 26;
+    ops::Buffer from(kBytes, 0), to(kBytes, 0);
+    const Measurement m = hw::measure([&] { std::memcpy(to.data(), from.data(), kBytes); },
+                                      probe(kCopyShare * options_.seconds));
+    note("host copy", m);
+    builder_.copy_bandwidth(static_cast<double>(kBytes) / m.seconds);
+    done_ = 1;
+  }
+
+  const CalibrateOptions& options_;
+  hw::CpuSpecBuilder builder_;
+  std::vector<std::unique_ptr<exec::ThreadPool>> pools_;
+  std::vector<double> dispatch_;  // by threads
+  std::vector<std::pair<double, std::string>> spreads_;
+  double done_ = 0;
+};
+
+}  // namespace
+
+Result<Calibration> calibrate(const CalibrateOptions& asked) {
+  CalibrateOptions options = asked;
+  const hw::CpuMachine machine =
+      hw::this_machine(std::string(kernels::isa_name(options.choice.isa)), LIGNUM_COMMIT);
+  if (options.threads == 0) options.threads = machine.cores;
+  if (options.threads < 1 || options.threads > machine.cores) {
+    return user_error("threads={}: 1 to {}, the cores that this process may use, or 0 for all",
+                      options.threads, machine.cores);
+  }
+  if (!(options.seconds > 0)) return user_error("seconds={}: a time above 0", options.seconds);
+  if (options.max_ranks < 1 || options.max_ranks > 64) {
+    return user_error("ranks={}: 1 to 64 thread ranks", options.max_ranks);
+  }
+  if (options.write && options.path.empty()) options.path = calibrated_spec_path();
+  if (options.write && options.path.empty()) {
+    return user_error(
+        "neither XDG_CACHE_HOME nor HOME is set, so there is no cache folder; name a file to write");
+  }
+  Calibrator calibrator(options, machine);
+  LIGNUM_RETURN_IF_ERROR(calibrator.run());
+  LIGNUM_ASSIGN_OR_RETURN(const std::string text, calibrator.builder().build());
+  if (options.write) LIGNUM_RETURN_IF_ERROR(calibrator.builder().write(options.path));
+  LIGNUM_ASSIGN_OR_RETURN(hw::Spec spec,
+                          hw::Spec::parse(text, options.write ? options.path : "this calibration"));
+  Calibration c{std::move(spec), options.write ? options.path : ""};
+  calibrator.summarize(c);
+  return c;
+}
+
+}  // namespace lignum::tune

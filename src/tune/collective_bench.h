@@ -1,0 +1,17 @@
+// Collectives between thread ranks of this process, timed as the executor issues them: through a
+// communication engine a rank, submit then wait.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "hw/cpu_curves.h"
+#include "hw/probe.h"
+
+namespace lignum::tune {
+
+// `bytes` (f32) as in hw::collective_time(): gathered, before it is scattered, reduced. At least one sample,
+// then until `seconds` have gone by (rank 0's clock decides for all).
+Result<hw::Measurement> measure_collective(hw::Collective op, int ranks, int64_t bytes, double seconds);
+
+}  // namespace lignum::tune
