@@ -93,6 +93,7 @@ struct Executor::Impl final : ops::Collectives {
         break;
     }
     c.dtype = call.dtype;
+    if (call.kind != ops::CollectiveCall::Kind::all_gather) c.out_dtype = call.out_dtype;
     c.in = call.in;
     c.out = call.out;
     c.outer = call.outer;

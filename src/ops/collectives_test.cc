@@ -64,14 +64,14 @@ void carry_out(const std::vector<CollectiveCall>& calls) {
           case CollectiveCall::Kind::reduce_scatter:
             for (int64_t row = 0; row < c.local_rows; ++row) {
               const int64_t whole = r * c.local_rows + row;
-              store_from_double(c.dtype, c.out, at(c, c.local_rows, o, row, e),
+              store_from_double(c.out_dtype, c.out, at(c, c.local_rows, o, row, e),
                                 whole < c.logical_rows ? sum(at(c, c.logical_rows, o, whole, e)) : 0.0);
             }
             break;
           case CollectiveCall::Kind::all_reduce:
             ASSERT_EQ(c.outer, 1);
             ASSERT_EQ(c.local_rows, 1);
-            store_from_double(c.dtype, c.out, e, sum(e));
+            store_from_double(c.out_dtype, c.out, e, sum(e));
             break;
         }
       }

@@ -100,6 +100,9 @@ struct ShardRule {
   // The op commutes with sums over ranks (add of two gradients, reshape): partial inputs, all over the same
   // axes, give partial results.
   bool linear = false;
+  // The result is the input in a wider type, exactly: a sum over ranks may be taken of the input, in the result's type
+  // (bf16 travels, f32 is added up).
+  bool widens = false;
   // The attribute that holds the dims of result 0 (reshape, broadcast, constant); partition writes the local
   // dims there.
   std::string_view result_dims;
@@ -148,7 +151,8 @@ struct RefGroupCall {
 // rank order.
 struct CollectiveCall {
   enum class Kind : uint8_t { all_gather, reduce_scatter, all_reduce } kind;
-  DType dtype;
+  DType dtype;      // of in, and of out where nothing is summed
+  DType out_dtype;  // of sums: dtype, or f32 over a bf16 wire
   const void* in;
   void* out;
   // The tensor seen as [outer, rows, row_elements]; rows is the dim that is gathered or scattered. One rank's

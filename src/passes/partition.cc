@@ -24,6 +24,7 @@ struct Local {
   Value value;
   Sharding sharding;
   Axes partial;
+  Value narrow = {};  // the same sum still open, in the narrower type that may travel instead
 };
 
 class Partitioner {
@@ -100,21 +101,24 @@ class Partitioner {
     b.tag.name.clear();
     b.origin = from.node(v).origin;
     const Sharding target = by_names(from.type(v));
+    // The first reduction sends the narrow form and adds up in the wide one.
+    const auto reduce = [&](std::string_view kind, const std::string& axis, std::optional<size_t> dim) {
+      ir::Attrs attrs{{"axis", axis}, {"group", mesh_.size(axis)}};
+      if (dim) attrs.set("dim", static_cast<int64_t>(*dim));
+      if (l.narrow.valid()) attrs.set("dtype", std::string(dtype_name(b.type(l.value).dtype)));
+      l.value = b.add("await", {b.add(kind, {l.narrow.valid() ? l.narrow : l.value}, std::move(attrs))});
+      l.narrow = {};
+    };
     Axes left = l.partial;
     for (size_t d = 0; d < target.dims.size(); ++d) {
       for (const std::string& axis : target.dims[d]) {
         if (!contains(left, axis) || !l.sharding.dims[d].empty()) continue;
-        const Value started =
-            b.add("reduce_scatter", {l.value},
-                  {{"axis", axis}, {"group", mesh_.size(axis)}, {"dim", static_cast<int64_t>(d)}});
-        l.value = b.add("await", {started});
+        reduce("reduce_scatter", axis, d);
         l.sharding.dims[d].push_back(axis);
         std::erase(left, axis);
       }
     }
-    for (const std::string& axis : left)
-      l.value =
-          b.add("await", {b.add("all_reduce", {l.value}, {{"axis", axis}, {"group", mesh_.size(axis)}})});
+    for (const std::string& axis : left) reduce("all_reduce", axis, std::nullopt);
     l.partial.clear();
     if (!from.type(v).names.empty()) b.graph().set_names(l.value, from.type(v).names);
     b.tag = tag;
@@ -174,7 +178,7 @@ class Partitioner {
     std::vector<Local> in;
     for (const Value v : n.inputs) in.push_back(partial.empty() ? resolved(from, v, b, map) : map.at(v));
 
-    const std::vector<Axes> factors = assign(n, rule, in);
+    const std::vector<Axes> factors = assign(n, rule, site.site, in);
     Values inputs;
     for (size_t i = 0; i < in.size(); ++i) {
       Sharding want;
@@ -206,7 +210,8 @@ class Partitioner {
         return internal_error("{}: local result {} is {}, the sharding of {} asks for other dims", n.kind, r,
                               ir::to_string(t), ir::to_string(n.types[r]));
       if (!n.types[r].names.empty()) b.graph().set_names(made[r], n.types[r].names);
-      map[{id, static_cast<int32_t>(r)}] = {made[r], out[r], open[r]};
+      const bool narrow = rule.widens && !open[r].empty() && !partial.empty();
+      map[{id, static_cast<int32_t>(r)}] = {made[r], out[r], open[r], narrow ? inputs[0] : Value{}};
     }
     return {};
   }
@@ -214,7 +219,8 @@ class Partitioner {
 
   // The mesh axes of each factor. An axis goes to the first factor that an input asks for it with; a factor
   // that some input has whole (not cut) stays whole: the others are gathered.
-  std::vector<Axes> assign(const Node& n, const ops::ShardRule& rule, const std::vector<Local>& in) const {
+  std::vector<Axes> assign(const Node& n, const ops::ShardRule& rule, const ops::Site& site,
+                           const std::vector<Local>& in) const {
     int count = 0;
     for (const auto* side : {&rule.in, &rule.out})
       for (const auto& dims : *side)
@@ -254,11 +260,26 @@ class Partitioner {
             for (size_t k = 0; k < axes->size(); ++k)
               if (k >= in[i].sharding.dims[d].size() || in[i].sharding.dims[d][k] != (*axes)[k])
                 axes->resize(k);
+      if (std::find(rule.exact.begin(), rule.exact.end(), f) != rule.exact.end())
+        shrink_to_exact(rule, site, f, *axes);
       taken.insert(axes->begin(), axes->end());
       factors[static_cast<size_t>(f)] = std::move(*axes);
     }
     return factors;
   }
+  // Axes are given up, innermost first, until they divide every dim that walks the factor.
+  void shrink_to_exact(const ops::ShardRule& rule, const ops::Site& site, int factor, Axes& axes) const {
+    const auto divides = [&](std::span<const Type> types, const std::vector<std::vector<int>>& dims) {
+      int64_t cut = 1;
+      for (const std::string& axis : axes) cut *= mesh_.size(axis);
+      for (size_t i = 0; i < dims.size(); ++i)
+        for (size_t d = 0; d < dims[i].size(); ++d)
+          if (dims[i][d] == factor && types[i].dims[d] % cut != 0) return false;
+      return true;
+    };
+    while (!axes.empty() && !(divides(site.in, rule.in) && divides(site.out, rule.out))) axes.pop_back();
+  }
+
   Status scan(const Graph& from, int32_t id, ops::Builder& b, std::map<Value, Local>& map) {
     const Node& n = from.node(id);
     const Scan s = ir::scan_of(n);
@@ -386,6 +407,7 @@ Result<Partitioned> partition(const Graph& global, const Mesh& mesh, const AxisR
     wanted.push_back(o.alias < 0 ? std::nullopt
                                  : std::optional<Sharding>(out.params[static_cast<size_t>(o.alias)]));
   LIGNUM_ASSIGN_OR_RETURN(out.outputs, p.graph(global, out.params, wanted, out.graph));
+  out.graph = ir::prune(out.graph);  // wide forms of sums that travelled narrow
   LIGNUM_RETURN_IF_ERROR(ops::verify(out.graph));
   return out;
 }

@@ -17,6 +17,14 @@ Result<int64_t> check_dim(const Attrs& attrs, int64_t rank) {
 
 Status check_summed(const Type& x) { return expect_dtype(x, "x", {DType::f32, DType::bf16, DType::i32}); }
 
+Result<DType> sum_dtype(const Type& x, const Attrs& attrs) {
+  if (attrs.all().find("dtype") == attrs.all().end()) return x.dtype;
+  LIGNUM_ASSIGN_OR_RETURN(const DType dtype, dtype_attr(attrs, "dtype"));
+  if (dtype == x.dtype || (dtype == DType::f32 && x.dtype == DType::bf16)) return dtype;
+  return user_error("dtype={}: a sum of {} is kept in {}{}", dtype_name(dtype), dtype_name(x.dtype),
+                    dtype_name(x.dtype), x.dtype == DType::bf16 ? " or f32" : "");
+}
+
 Type started(Type x, int64_t dim, int64_t size) {
   x.dims[static_cast<size_t>(dim)] = size;
   x.async = true;
@@ -27,6 +35,7 @@ Status start_collective(const CpuCall& c, CollectiveCall::Kind kind, const Type&
   LIGNUM_CHECK(c.collectives != nullptr, "a collective without a transport");
   CollectiveCall call{.kind = kind,
                       .dtype = whole.dtype,
+                      .out_dtype = c.site.out[0].dtype,
                       .in = c.in[0],
                       .out = c.out[0],
                       .outer = 1,
@@ -80,6 +89,16 @@ std::string emit_padded(Emitter& out, const std::string& x, const Type& from, co
                        padded, x, zero, mlir_list(none), mlir_list(high), mlir_list(none), mlir_type(from),
                        scalar, mlir_type(to)));
   return padded;
+}
+
+std::string emit_converted(Emitter& out, const std::string& v, const Type& from, const Type& to) {
+  if (from.dtype == to.dtype) return v;
+  std::string converted = out.fresh();
+  Type source = to;
+  source.dtype = from.dtype;
+  out.line(
+      fmt::format("{} = stablehlo.convert {} : ({}) -> {}", converted, v, mlir_type(source), mlir_type(to)));
+  return converted;
 }
 
 Case collective_case(std::string name, DType dtype, Dims dims, int64_t group, Attrs attrs, bool bench) {

@@ -15,6 +15,8 @@ Status check_group(const Attrs&);
 Result<int64_t> check_dim(const Attrs&, int64_t rank);
 // Errors for a dtype that is not summed across ranks: f32, bf16 and i32 are.
 Status check_summed(const Type&);
+// The dtype of a sum of x: attribute dtype, which may be f32 where x is bf16; x's without it.
+Result<DType> sum_dtype(const Type& x, const Attrs&);
 
 // A tensor that starts its way: x with another size of dim.
 Type started(Type x, int64_t dim, int64_t size);
@@ -31,6 +33,9 @@ Cost collective_cost(const Site&, double wire);
 // For the printed form: x cut to `to` (a gather's padding), or filled up with zeros to `to`.
 std::string emit_cut(Emitter&, const std::string& x, const Type& from, const Type& to);
 std::string emit_padded(Emitter&, const std::string& x, const Type& from, const Type& to);
+
+// For the printed form: v, of dims and dtype as in `from`, in the dtype of `to`.
+std::string emit_converted(Emitter&, const std::string& v, const Type& from, const Type& to);
 
 Case collective_case(std::string name, DType, Dims dims, int64_t group, Attrs attrs, bool bench = false);
 

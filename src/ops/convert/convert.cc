@@ -40,6 +40,7 @@ struct Convert {
     rule.linear =
         dtype_is_float(from) && (to == from || to == DType::f64 || (to == DType::f32 && from != DType::f64) ||
                                  (to == DType::bf16 && (from == DType::f8e4m3fn || from == DType::f8e5m2)));
+    rule.widens = rule.linear && from == DType::bf16 && to == DType::f32;
     return rule;
   }
 

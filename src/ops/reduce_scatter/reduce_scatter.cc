@@ -1,8 +1,9 @@
 // reduce_scatter: starts to add up the x of a group's ranks and to leave each rank its shard of the sum along
 // dim.
 //   x [..., size, ...] -> async, dims[dim] = ceil(size / group), zeros beyond size; f32, bf16, i32
-// attributes: axis, group, dim (collective.h). On CPU ranks the owner adds in f32 in ascending rank order and
-// rounds once; on a PJRT device the order and the precision are the device's.
+// attributes: axis, group, dim (collective.h); dtype=f32 keeps the sum of a bf16 x in f32. On CPU ranks the
+// owner adds in f32 in ascending rank order and rounds once; on a PJRT device the order and the precision are
+// the device's.
 #include "ops/all_gather/collective.h"
 
 namespace lignum::ops {
@@ -18,13 +19,16 @@ struct ReduceScatter {
     LIGNUM_ASSIGN_OR_RETURN(const int64_t dim, check_dim(attrs, in[0].rank()));
     const int64_t size = in[0].dims[static_cast<size_t>(dim)];
     if (size < 1) return user_error("x is {}; dim {} has nothing to scatter", ir::to_string(in[0]), dim);
-    return Types{started(in[0], dim, shard_size(size, attrs.get<int64_t>("group")))};
+    Type out = started(in[0], dim, shard_size(size, attrs.get<int64_t>("group")));
+    LIGNUM_ASSIGN_OR_RETURN(out.dtype, sum_dtype(in[0], attrs));
+    return Types{std::move(out)};
   }
 
   static Gradients grad(const GradCall& c) {
     Attrs attrs = c.site.attrs;
     attrs.set("size", c.site.in[0].dims[static_cast<size_t>(attrs.get<int64_t>("dim"))]);
-    return {run_collective(c.build, "all_gather", c.cotangent(0), std::move(attrs))};
+    return {run_collective(c.build, "all_gather", c.build.convert(c.cotangent(0), c.site.in[0].dtype),
+                           std::move(attrs))};
   }
 
   static ShardRule partition(const Site& s) {
@@ -35,7 +39,8 @@ struct ReduceScatter {
 
   static Cost cost(const Site& s) {
     const auto group = static_cast<double>(s.attrs.get<int64_t>("group"));
-    Cost c = collective_cost(s, (group - 1) * static_cast<double>(s.out[0].bytes()));
+    Cost c = collective_cost(
+        s, (group - 1) * static_cast<double>(s.out[0].elements() * dtype_size(s.in[0].dtype)));
     c.flops = (group - 1) * static_cast<double>(s.out[0].elements());
     return c;
   }
@@ -73,8 +78,10 @@ struct ReduceScatter {
         "{} = \"stablehlo.reduce_scatter\"({}) <{{replica_groups = {}, scatter_dimension = {} : i64}}> ({{",
         shard, x, c.out.replica_groups(c.site.attrs.get<std::string>("axis")), dim));
     emit_sum_region(c.out, whole.dtype);
-    c.out.line(fmt::format("}}) : ({}) -> {}", mlir_type(whole), mlir_type(c.site.out[0])));
-    return {shard};
+    Type sum = c.site.out[0];
+    sum.dtype = whole.dtype;
+    c.out.line(fmt::format("}}) : ({}) -> {}", mlir_type(whole), mlir_type(sum)));
+    return {emit_converted(c.out, shard, sum, c.site.out[0])};
   }
 
   static std::vector<Case> cases() {
@@ -91,6 +98,7 @@ struct ReduceScatter {
         make("uneven", f32, {2, 7, 3}, 1, 4),
         make("empty_rank", bf16, {5, 5}, 0, 4),
         make("misaligned", bf16, {37}, 0, 2),
+        collective_case("wide_sum", bf16, {5, 7}, 2, {{"dim", int64_t{0}}, {"dtype", std::string("f32")}}),
         make("integers", DType::i32, {9, 2}, 0, 3),
         make("bench", bf16, {4096, 4096}, 0, 2, true),
     };
