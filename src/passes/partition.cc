@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "ops/op.h"
 
@@ -55,6 +57,7 @@ class Partitioner {
     to.stage = ir::Stage::local;
     std::map<Value, Local> map;
     ops::Builder b(to);
+    const auto outer_gathers = std::exchange(gathers_, {});
     for (int32_t id = 0, p = 0; id < static_cast<int32_t>(from.nodes().size()); ++id) {
       const Node& n = from.node(id);
       b.tag = n.tag;
@@ -67,6 +70,7 @@ class Partitioner {
         to.set_origin(v.node, n.origin);
         map[{id, 0}] = {v, s, {}};
       } else if (n.kind == "scan") {
+        gathers_.clear();
         LIGNUM_RETURN_IF_ERROR(scan(from, id, b, map));
       } else {
         LIGNUM_RETURN_IF_ERROR(op(from, id, b, map));
@@ -86,6 +90,7 @@ class Partitioner {
       to.output(o.name, out.value, o.alias);
       outputs.push_back(out.sharding);
     }
+    gathers_ = outer_gathers;
     return outputs;
   }
 
@@ -136,10 +141,16 @@ class Partitioner {
         const std::string axis = out.sharding.dims[d].back();
         out.sharding.dims[d].pop_back();
         const int64_t size = local_dims({global.dims[d]}, {{out.sharding.dims[d]}}, mesh_)[0];
-        const Value started = b.add(
-            "all_gather", {out.value},
-            {{"axis", axis}, {"group", mesh_.size(axis)}, {"dim", static_cast<int64_t>(d)}, {"size", size}});
-        out.value = b.add("await", {started});
+        Value& gathered = gathers_[{out.value, axis, d}];
+        if (!gathered.valid()) {
+          const Value started = b.add("all_gather", {out.value},
+                                      {{"axis", axis},
+                                       {"group", mesh_.size(axis)},
+                                       {"dim", static_cast<int64_t>(d)},
+                                       {"size", size}});
+          gathered = b.add("await", {started});
+        }
+        out.value = gathered;
       }
       if (out.sharding.dims[d] != to.dims[d])
         return internal_error("{}: dim {} of {} is to be cut over {}, which partition does not do", who, d,
@@ -317,6 +328,10 @@ class Partitioner {
 
   const Mesh& mesh_;
   const AxisRules& rules_;
+  // What the graph being filled has gathered already, by (local value, axis, dim): a weight that recompute
+  // and gradient both read is gathered once, under its first reader's tag. Not across a loop: it would be
+  // held all along it.
+  std::map<std::tuple<Value, std::string, size_t>, Value> gathers_;
 };
 
 }  // namespace
