@@ -1,6 +1,31 @@
 #include <fmt/core.h>
 
-int main() {
-  fmt::print(stderr, "lignum: no verb given\n");
-  return 2;
+#include "cli/verbs.h"
+#include "tune_commit.h"
+
+int main(int argc, char** argv) {
+  using namespace lignum::cli;
+  CLI::App app("Plans, trains and tunes large language models.", "lignum");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "lignum 0.1 (" LIGNUM_COMMIT ")");
+  app.footer("lignum VERB --help has examples.");
+  Outcome outcome;
+  for (const auto add : {add_train, add_eval, add_plan, add_calibrate, add_inspect, add_verify_model})
+    add(app, outcome);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& e) {
+    return app.exit(e);
+  } catch (const CLI::CallForVersion& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    fmt::print(stderr, "lignum: {}\n", e.what());
+    return static_cast<int>(lignum::Code::user_error);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "lignum: {}\n", e.what());
+    return static_cast<int>(lignum::Code::internal);
+  }
+  if (outcome.status.ok()) return outcome.code;
+  fmt::print(stderr, "lignum: {}\n", outcome.status.message());
+  return static_cast<int>(outcome.status.code());
 }

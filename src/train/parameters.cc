@@ -126,4 +126,28 @@ Status write_parameters(const config::ModelConfig& model, const RankShards& shar
   return status;
 }
 
+Status read_parameters(const config::ModelConfig& model, const RankShards& shards,
+                       const SafetensorsReader& reader, const std::string& prefix,
+                       FunctionRef<float*(int64_t)> to) {
+  for (const TensorPlan& t : file_tensors(model)) {
+    LIGNUM_ASSIGN_OR_RETURN(const TensorInfo* info, reader.require(prefix + t.name));
+    if (info->shape != t.shape) {
+      return user_error("{}: {} has shape [{}], the model's is [{}]", reader.path(), info->name,
+                        fmt::join(info->shape, ", "), fmt::join(t.shape, ", "));
+    }
+  }
+  const auto parameters = models::parameters(model);
+  Status status;
+  for (size_t i = 0; i < parameters.size() && status.ok(); ++i) {
+    float* data = to(static_cast<int64_t>(i));
+    for_each_file_run(parameters[i], shards.program.params[i], shards,
+                      [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
+                        if (!status.ok()) return;
+                        status = reader.read_as_f32(prefix + parameters[i].file_name(layer), data + local,
+                                                    index, count);
+                      });
+  }
+  return status;
+}
+
 }  // namespace lignum::train

@@ -37,4 +37,10 @@ Status write_parameters(const config::ModelConfig& model, const RankShards& shar
                         const SafetensorsWriter& writer, const std::string& prefix,
                         FunctionRef<const float*(int64_t parameter)> from);
 
+// The inverse: fills this rank's shard of every parameter from tensors of the names and shapes that
+// write_parameters gives them. `to`: the address of the shard of parameter i, padding zero already.
+Status read_parameters(const config::ModelConfig& model, const RankShards& shards,
+                       const SafetensorsReader& reader, const std::string& prefix,
+                       FunctionRef<float*(int64_t parameter)> to);
+
 }  // namespace lignum::train

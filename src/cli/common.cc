@@ -1,0 +1,59 @@
+#include "cli/common.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "tune/calibrate.h"
+
+namespace lignum::cli {
+
+// Not an option of CLI11's: it would take a value in brackets, train_files=[a, b], apart.
+ConfigWords::ConfigWords(CLI::App& verb) : verb_(verb) { verb.allow_extras(); }
+
+Result<config::Config> ConfigWords::load() const {
+  std::optional<std::string> path;
+  std::vector<std::string> overrides;
+  for (const std::string& word : verb_.remaining()) {
+    if (word.starts_with("-"))
+      return user_error("'{}' is not an option of this verb; see --help", shown(word));
+    if (word.find('=') != std::string::npos) {
+      overrides.push_back(word);
+    } else if (path) {
+      return user_error("'{}' and '{}': one configuration file is read; settings are key=value", shown(*path),
+                        shown(word));
+    } else {
+      path = word;
+    }
+  }
+  return config::Config::load(path, overrides);
+}
+
+Result<std::optional<hw::Spec>> find_spec(const config::Config& config) {
+  const std::string& name = config.text("spec");
+  if (name.empty()) {
+    Result<hw::Spec> spec = tune::load_calibrated_spec();
+    if (!spec.ok()) return std::optional<hw::Spec>();
+    return std::optional<hw::Spec>(std::move(spec).value());
+  }
+  LIGNUM_ASSIGN_OR_RETURN(hw::Spec spec, name == "cpu" ? tune::load_calibrated_spec() : hw::Spec::load(name));
+  return std::optional<hw::Spec>(std::move(spec));
+}
+
+void add_json(CLI::App& verb, bool& json, const std::string& what) { verb.add_flag("--json", json, what); }
+
+void add_examples(CLI::App& verb, const std::string& form, const std::vector<std::string>& examples) {
+  std::string text = "Form:\n  lignum " + form + "\nExamples:";
+  for (const std::string& e : examples) text += "\n  lignum " + e;
+  verb.footer(text);
+}
+
+void print_line(const std::string& line) {
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+void print_json(const nlohmann::ordered_json& json) { print_line(json.dump()); }
+
+}  // namespace lignum::cli

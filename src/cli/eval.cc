@@ -1,0 +1,62 @@
+// lignum eval: the held-out loss of a run's newest checkpoint, or of a Hugging Face folder.
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/common.h"
+#include "cli/verbs.h"
+#include "train/evaluate.h"
+
+namespace lignum::cli {
+namespace {
+
+struct Arguments {
+  explicit Arguments(CLI::App& verb) : config(verb) {}
+  ConfigWords config;
+  bool json = false;
+};
+
+struct Weights {
+  std::string folder;
+  int64_t step = 0;
+};
+Result<Weights> find_weights(const config::Config& config) {
+  if (!config.text("run_name").empty()) {
+    const std::string run = train::run_folder(config);
+    LIGNUM_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, train::list_checkpoints(run));
+    if (steps.empty()) return user_error("run_name={}: {} has no checkpoint", config.text("run_name"), run);
+    const std::string folder = train::checkpoint_folder(run, steps.back());
+    LIGNUM_RETURN_IF_ERROR(train::open_checkpoint(folder).status());
+    return Weights{folder, steps.back()};
+  }
+  if (!config.text("model_path").empty()) return Weights{config.text("model_path"), 0};
+  return user_error("nothing to evaluate: give run_name (its newest checkpoint) or model_path");
+}
+
+Status run(const Arguments& a) {
+  LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
+  LIGNUM_ASSIGN_OR_RETURN(const Weights weights, find_weights(config));
+  LIGNUM_ASSIGN_OR_RETURN(const train::EvalMetrics m, train::evaluate(config, weights.folder, weights.step));
+  if (a.json) {
+    nlohmann::ordered_json j = {{"folder", weights.folder}};
+    j.update(to_json(m));
+    print_json(j);
+  } else {
+    print_line(weights.folder);
+    print_line(to_line(m));
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, Outcome& outcome) {
+  CLI::App& verb = *app.add_subcommand("eval", "The loss of a run's newest checkpoint on held-out files.");
+  auto a = std::make_shared<Arguments>(verb);
+  add_json(verb, a->json, "print one JSON object");
+  add_examples(verb, "eval [config.yml] [key=value ...] [--json]",
+               {"eval configs/quickstart.yml run_name=first",
+                "eval model_path=some/folder dataset_type=text eval_files=held_out.txt"});
+  verb.final_callback([a, &outcome] { outcome.status = run(*a); });
+}
+
+}  // namespace lignum::cli

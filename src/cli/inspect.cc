@@ -1,0 +1,164 @@
+// lignum inspect: a step's graph at any stage, a resolved configuration, a key, a checkpoint.
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/safetensors.h"
+#include "cli/common.h"
+#include "cli/target.h"
+#include "cli/verbs.h"
+#include "plan/report.h"
+#include "train/checkpoint.h"
+
+namespace lignum::cli {
+namespace {
+
+constexpr const char* kStages[] = {"forward", "autodiff",  "remat",    "accumulate",
+                                   "update",  "partition", "schedule", "memory"};
+
+struct GraphArguments {
+  explicit GraphArguments(CLI::App& verb) : config(verb) {}
+  ConfigWords config;
+  std::string stage = "schedule";
+  bool json = false;
+};
+
+nlohmann::ordered_json memory_json(const passes::MemoryPlan& plan) {
+  nlohmann::ordered_json j = {{"state_bytes", plan.state_bytes}, {"arena_bytes", plan.arena_bytes}};
+  for (const passes::MemoryPart& p : plan.parts) j["parts"].push_back({{"name", p.name}, {"bytes", p.bytes}});
+  for (const passes::Allocation& a : plan.allocations) {
+    j["allocations"].push_back({{"part", a.part},
+                                {"what", a.what},
+                                {"base", a.base},
+                                {"bytes", a.bytes},
+                                {"first", a.first},
+                                {"last", a.last}});
+  }
+  return j;
+}
+
+std::string memory_text(const passes::MemoryPlan& plan) {
+  std::string text = plan::memory_table(plan);
+  for (const passes::Allocation& a : plan.allocations) {
+    text += fmt::format("\n{:>14} {:>14}  slots {}..{}  {}: {}", a.base, a.bytes, a.first, a.last, a.part,
+                        a.what);
+  }
+  return text;
+}
+
+Status inspect_graph(const GraphArguments& a) {
+  LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
+  LIGNUM_ASSIGN_OR_RETURN(Target target, find_target(config));
+  std::string text;
+  target.step.dump = [&](std::string_view pass, const ir::Graph& graph) {
+    if (pass == a.stage) text = ir::print(graph);
+  };
+  LIGNUM_ASSIGN_OR_RETURN(const plan::Program program, plan::make_program(target.step));
+  if (a.stage == "schedule") text = passes::print_schedule(program.scheduled);
+  if (a.stage == "memory") text = memory_text(program.memory);
+  if (!a.json) {
+    print_line(text);
+  } else if (a.stage == "memory") {
+    print_json(memory_json(program.memory));
+  } else {
+    print_json({{"stage", a.stage}, {"text", text}});
+  }
+  return {};
+}
+
+struct ConfigArguments {
+  explicit ConfigArguments(CLI::App& verb) : config(verb) {}
+  ConfigWords config;
+  bool json = false;
+};
+
+Status inspect_config(const ConfigArguments& a) {
+  LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
+  if (a.json) {
+    print_line(config.to_json().dump());
+    return {};
+  }
+  print_line(config.to_yaml());
+  for (const std::string& note : config.notes()) print_line("# " + note);
+  return {};
+}
+
+Status inspect_checkpoint(const std::string& folder, bool json) {
+  LIGNUM_ASSIGN_OR_RETURN(const train::Checkpoint c, train::open_checkpoint(folder));
+  LIGNUM_ASSIGN_OR_RETURN(const SafetensorsReader model,
+                          SafetensorsReader::open(join_path(folder, "model.safetensors")));
+  if (json) {
+    nlohmann::ordered_json j = {
+        {"folder", folder},     {"step", c.state.step}, {"rows_consumed", c.state.rows_consumed},
+        {"data", c.state.data}, {"isa", c.state.isa},   {"parameters", c.model.parameters()},
+        {"bytes", c.bytes}};
+    for (const passes::MeshAxis& axis : c.state.mesh) j["mesh"][axis.name] = axis.size;
+    for (const TensorInfo& t : model.tensors()) j["tensors"][t.name] = t.shape;
+    print_json(j);
+    return {};
+  }
+  print_line(fmt::format("{}: complete, {}", folder, plan::bytes_text(static_cast<double>(c.bytes))));
+  print_line(fmt::format("  {} updates done, {} rows of {} consumed", c.state.step, c.state.rows_consumed,
+                         c.state.data));
+  print_line(fmt::format("  {} parameters in {} tensors, {} kernels", c.model.parameters(),
+                         model.tensors().size(), c.state.isa));
+  for (const passes::MeshAxis& axis : c.state.mesh)
+    print_line(fmt::format("  mesh {}={}", axis.name, axis.size));
+  return {};
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Outcome& outcome) {
+  CLI::App& verb = *app.add_subcommand("inspect", "Shows a graph, a configuration, a key or a checkpoint.");
+  verb.require_subcommand(1);
+  add_examples(
+      verb, "inspect graph|config|key|checkpoint ...",
+      {"inspect graph configs/quickstart.yml --stage remat", "inspect config configs/quickstart.yml steps=5",
+       "inspect key remat_policy", "inspect checkpoint runs/first/checkpoints/500"});
+
+  CLI::App& graph =
+      *verb.add_subcommand("graph", "The training step's graph after a pass, its schedule or memory.");
+  auto g = std::make_shared<GraphArguments>(graph);
+  graph
+      .add_option("--stage", g->stage,
+                  "forward, autodiff, remat, accumulate, update, partition, schedule or memory")
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kStages), std::end(kStages))));
+  add_json(graph, g->json, "print one JSON object");
+  add_examples(graph, "inspect graph [config.yml] [key=value ...] [--stage STAGE] [--json]",
+               {"inspect graph configs/quickstart.yml --stage forward",
+                "inspect graph configs/quickstart.yml ranks=2 ici_fsdp_parallelism=2 --stage schedule"});
+  graph.final_callback([g, &outcome] { outcome.status = inspect_graph(*g); });
+
+  CLI::App& config = *verb.add_subcommand("config", "Every key with its value and where it came from.");
+  auto c = std::make_shared<ConfigArguments>(config);
+  add_json(config, c->json, "print one JSON object");
+  add_examples(config, "inspect config [config.yml] [key=value ...] [--json]",
+               {"inspect config configs/quickstart.yml", "inspect config steps=5 --json"});
+  config.final_callback([c, &outcome] { outcome.status = inspect_config(*c); });
+
+  struct Named {
+    std::string name;
+    bool json = false;
+  };
+  CLI::App& key = *verb.add_subcommand("key", "What a configuration key means.");
+  auto k = std::make_shared<Named>();
+  key.add_option("name", k->name, "the key")->required();
+  add_examples(key, "inspect key NAME", {"inspect key per_device_batch_size"});
+  key.final_callback([k, &outcome] {
+    const Result<std::string> text = config::explain(k->name);
+    outcome.status = text.status();
+    if (text.ok()) print_line(*text);
+  });
+
+  CLI::App& checkpoint =
+      *verb.add_subcommand("checkpoint", "Checks a checkpoint's files and says what it holds.");
+  auto f = std::make_shared<Named>();
+  checkpoint.add_option("folder", f->name, "RUN/checkpoints/STEP")->required();
+  add_json(checkpoint, f->json, "print one JSON object");
+  add_examples(checkpoint, "inspect checkpoint FOLDER [--json]",
+               {"inspect checkpoint runs/first/checkpoints/500"});
+  checkpoint.final_callback([f, &outcome] { outcome.status = inspect_checkpoint(f->name, f->json); });
+}
+
+}  // namespace lignum::cli

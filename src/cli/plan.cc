@@ -1,0 +1,59 @@
+// lignum plan: what a training step costs in time and memory, without running it.
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/common.h"
+#include "cli/target.h"
+#include "cli/verbs.h"
+#include "plan/price.h"
+#include "plan/report.h"
+
+namespace lignum::cli {
+namespace {
+
+struct Arguments {
+  explicit Arguments(CLI::App& verb) : config(verb) {}
+  ConfigWords config;
+  bool json = false;
+  plan::ReportOptions report;
+};
+
+Status run(const Arguments& a) {
+  LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
+  LIGNUM_ASSIGN_OR_RETURN(const Target target, find_target(config));
+  if (!target.spec) {
+    return user_error(
+        "this machine has no specification yet: run `lignum calibrate`, or name one with spec=tpu7x");
+  }
+  LIGNUM_ASSIGN_OR_RETURN(const plan::Program program, plan::make_program(target.step));
+  LIGNUM_ASSIGN_OR_RETURN(const plan::Price price,
+                          plan::price(program, target.step, *target.spec, target.topology));
+  plan::ReportOptions report = a.report;
+  report.device_memory = target.device_memory;
+  if (a.json) {
+    print_line(plan::report_json(price, program.memory, *target.spec, report).dump());
+    return {};
+  }
+  print_line(target.describe());
+  print_line("");
+  print_line(plan::memory_table(program.memory, report));
+  print_line(plan::time_table(price, *target.spec));
+  print_line(plan::node_table(price, report));
+  return {};
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Outcome& outcome) {
+  CLI::App& verb = *app.add_subcommand("plan", "Prices a training step: memory by part, time by engine.");
+  auto a = std::make_shared<Arguments>(verb);
+  verb.add_option("--top", a->report.top, "nodes in the table")->check(CLI::Range(0, 100000));
+  add_json(verb, a->json, "print one JSON object, every node in it");
+  add_examples(
+      verb, "plan [config.yml] [key=value ...] [--top N] [--json]",
+      {"plan configs/quickstart.yml", "plan configs/quickstart.yml ranks=2 ici_fsdp_parallelism=2",
+       "plan model_name=llama3-8b target=tpu compile_topology=tpu7x-8 ici_fsdp_parallelism=-1 --json"});
+  verb.final_callback([a, &outcome] { outcome.status = run(*a); });
+}
+
+}  // namespace lignum::cli

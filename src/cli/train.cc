@@ -1,0 +1,66 @@
+// lignum train: runs the training loop; SIGTERM and SIGINT save and stop it.
+#include <csignal>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/common.h"
+#include "cli/verbs.h"
+#include "train/trainer.h"
+
+namespace lignum::cli {
+namespace {
+
+std::atomic<int> stop_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free, "set in a signal handler");
+
+void install_stop() {
+  struct sigaction action{};
+  action.sa_handler = [](int signal) { stop_signal.store(signal); };
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);  // the second one ends the process at once
+  ::sigaction(SIGTERM, &action, nullptr);
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+struct Arguments {
+  explicit Arguments(CLI::App& verb) : config(verb) {}
+  ConfigWords config;
+  bool json = false;
+};
+
+Status run(const Arguments& a, int& code) {
+  LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
+  LIGNUM_ASSIGN_OR_RETURN(const std::optional<hw::Spec> spec, find_spec(config));
+  install_stop();
+  train::TrainOptions options;
+  if (a.json) {
+    options.record = print_json;
+  } else {
+    options.log = print_line;
+  }
+  options.stop = &stop_signal;
+  options.spec = spec ? &*spec : nullptr;
+  LIGNUM_ASSIGN_OR_RETURN(const train::TrainSummary summary, train::train(config, options));
+  if (a.json) print_json(to_json(summary));
+  if (summary.stopped_by != 0) {
+    code = kSavedOnSignal;
+    if (!a.json)
+      print_line(fmt::format("stopped by signal {}; the same command goes on", summary.stopped_by));
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Outcome& outcome) {
+  CLI::App& verb = *app.add_subcommand("train", "Trains a model; resumes a run that has checkpoints.");
+  auto a = std::make_shared<Arguments>(verb);
+  add_json(verb, a->json, "print the records of metrics.jsonl, then a summary, instead of lines");
+  add_examples(
+      verb, "train [config.yml] [key=value ...] [--json]",
+      {"train configs/quickstart.yml run_name=first", "train configs/quickstart.yml steps=1000 threads=2",
+       "train configs/quickstart.yml ranks=2 ici_fsdp_parallelism=2",
+       "train model_path=some/folder dataset_type=text train_files=a.txt steps=100"});
+  verb.final_callback([a, &outcome] { outcome.status = run(*a, outcome.code); });
+}
+
+}  // namespace lignum::cli

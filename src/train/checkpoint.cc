@@ -1,0 +1,238 @@
+#include "train/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "train/crc32c.h"
+
+namespace lignum::train {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kFormat = 1;
+constexpr std::string_view kUnfinished = ".tmp";
+constexpr const char* kConfig = "config.json";
+constexpr const char* kModel = "model.safetensors";
+constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kState = "state.json";
+constexpr const char* kManifest = "manifest.json";
+constexpr const char* kFirst = "adam_m.";
+constexpr const char* kSecond = "adam_v.";
+
+std::string checkpoints_folder(const std::string& run) { return join_path(run, "checkpoints"); }
+
+struct FileSum {
+  int64_t size = 0;
+  uint32_t crc = 0;
+};
+Result<FileSum> sum_of(const std::string& path) {
+  LIGNUM_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
+  return FileSum{static_cast<int64_t>(file.bytes().size()), crc32c(file.bytes())};
+}
+
+json state_to_json(const CheckpointState& s) {
+  json mesh = json::array();
+  for (const passes::MeshAxis& axis : s.mesh) mesh.push_back({{"name", axis.name}, {"size", axis.size}});
+  return {{"format", kFormat},
+          {"step", s.step},
+          {"rows_consumed", s.rows_consumed},
+          {"data", s.data},
+          {"isa", s.isa},
+          {"mesh", mesh},
+          {"init_weights_seed", s.init_weights_seed},
+          {"data_shuffle_seed", s.data_shuffle_seed},
+          {"config", s.config}};
+}
+
+Result<CheckpointState> state_from_json(const json& j, const std::string& path) {
+  try {
+    if (const int format = j.at("format"); format != kFormat)
+      return user_error("{}: format {}, this program reads {}", path, format, kFormat);
+    CheckpointState s;
+    s.step = j.at("step");
+    s.rows_consumed = j.at("rows_consumed");
+    s.data = j.at("data");
+    s.isa = j.at("isa");
+    for (const json& axis : j.at("mesh")) s.mesh.push_back({axis.at("name"), axis.at("size")});
+    s.init_weights_seed = j.at("init_weights_seed");
+    s.data_shuffle_seed = j.at("data_shuffle_seed");
+    s.config = j.at("config");
+    return s;
+  } catch (const json::exception& e) {
+    return user_error("{}: {}", path, e.what());
+  }
+}
+
+Result<SafetensorsLayout> model_layout(const config::ModelConfig& model) {
+  return SafetensorsLayout::plan(file_tensors(model), {{"format", "pt"}});
+}
+
+Result<SafetensorsLayout> optimizer_layout(const config::ModelConfig& model) {
+  std::vector<TensorPlan> all;
+  for (const char* prefix : {kFirst, kSecond})
+    for (TensorPlan t : file_tensors(model)) {
+      t.name = prefix + t.name;
+      all.push_back(std::move(t));
+    }
+  return SafetensorsLayout::plan(all);
+}
+
+// The shard of a parameter, or of one of its moments.
+float* shard(const RankState& rank, std::string_view moment, const models::Parameter& p) {
+  return reinterpret_cast<float*>(rank.executor.param(std::string(moment) + p.pattern));
+}
+
+Status write_tensors(const std::string& folder, const RankState& rank) {
+  LIGNUM_ASSIGN_OR_RETURN(SafetensorsLayout model, model_layout(rank.model));
+  LIGNUM_ASSIGN_OR_RETURN(SafetensorsLayout optimizer, optimizer_layout(rank.model));
+  const auto open = rank.ranks.is_first() ? SafetensorsWriter::create : SafetensorsWriter::attach;
+  const auto parameters = models::parameters(rank.model);
+  if (!rank.ranks.is_first()) LIGNUM_RETURN_IF_ERROR(rank.ranks.barrier());  // the files are there
+  LIGNUM_ASSIGN_OR_RETURN(SafetensorsWriter model_file, open(std::move(model), join_path(folder, kModel)));
+  LIGNUM_ASSIGN_OR_RETURN(SafetensorsWriter optimizer_file,
+                          open(std::move(optimizer), join_path(folder, kOptimizer)));
+  if (rank.ranks.is_first()) LIGNUM_RETURN_IF_ERROR(rank.ranks.barrier());
+  const auto write = [&](const SafetensorsWriter& file, const std::string& prefix, std::string_view moment) {
+    return write_parameters(rank.model, rank.shards, file, prefix, [&](int64_t i) -> const float* {
+      return shard(rank, moment, parameters[static_cast<size_t>(i)]);
+    });
+  };
+  LIGNUM_RETURN_IF_ERROR(write(model_file, "", ""));
+  LIGNUM_RETURN_IF_ERROR(write(optimizer_file, kFirst, "adam_m:"));
+  LIGNUM_RETURN_IF_ERROR(write(optimizer_file, kSecond, "adam_v:"));
+  if (!rank.ranks.is_first()) {
+    LIGNUM_RETURN_IF_ERROR(model_file.sync());
+    LIGNUM_RETURN_IF_ERROR(optimizer_file.sync());
+  }
+  LIGNUM_RETURN_IF_ERROR(rank.ranks.barrier());  // all have written
+  if (!rank.ranks.is_first()) return {};
+  LIGNUM_RETURN_IF_ERROR(model_file.finish());
+  return optimizer_file.finish();
+}
+
+Status write_texts(const std::string& folder, const CheckpointState& state,
+                   const config::ModelConfig& model) {
+  LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(folder, kConfig), config::model_to_hf_json(model)));
+  LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(folder, kState), state_to_json(state).dump(2) + "\n"));
+  json files = json::object();
+  for (const char* name : {kConfig, kModel, kOptimizer, kState}) {
+    LIGNUM_ASSIGN_OR_RETURN(const FileSum sum, sum_of(join_path(folder, name)));
+    files[name] = {{"bytes", sum.size}, {"crc32c", fmt::format("{:08x}", sum.crc)}};
+  }
+  const json manifest = {{"format", kFormat}, {"files", files}};
+  return write_file_atomic(join_path(folder, kManifest), manifest.dump(2) + "\n");
+}
+
+Result<int64_t> check_manifest(const std::string& folder) {
+  const std::string path = join_path(folder, kManifest);
+  LIGNUM_ASSIGN_OR_RETURN(const json manifest, read_json(path));
+  int64_t bytes = 0;
+  try {
+    if (const int format = manifest.at("format"); format != kFormat)
+      return user_error("{}: format {}, this program reads {}", path, format, kFormat);
+    for (const char* name : {kConfig, kModel, kOptimizer, kState}) {
+      const json& want = manifest.at("files").at(name);
+      LIGNUM_ASSIGN_OR_RETURN(const FileSum sum, sum_of(join_path(folder, name)));
+      if (sum.size != want.at("bytes").get<int64_t>())
+        return user_error("{} has {} bytes, {} were written", name, sum.size,
+                          want.at("bytes").get<int64_t>());
+      const std::string crc = fmt::format("{:08x}", sum.crc);
+      if (crc != want.at("crc32c").get<std::string>())
+        return user_error("{} has CRC {}, {} was written", name, crc, want.at("crc32c").get<std::string>());
+      bytes += sum.size;
+    }
+  } catch (const json::exception& e) {
+    return user_error("{}: {}", path, e.what());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string checkpoint_folder(const std::string& run, int64_t step) {
+  return join_path(checkpoints_folder(run), std::to_string(step));
+}
+
+Result<std::vector<int64_t>> list_checkpoints(const std::string& run) {
+  std::vector<int64_t> steps;
+  const std::string folder = checkpoints_folder(run);
+  if (!path_exists(folder)) return steps;
+  LIGNUM_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(folder));
+  for (const std::string& name : names) {
+    int64_t step = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+    if (error == std::errc() && end == name.data() + name.size() && step >= 0) steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+Status remove_unfinished(const std::string& run) {
+  const std::string folder = checkpoints_folder(run);
+  if (!path_exists(folder)) return {};
+  LIGNUM_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(folder));
+  for (const std::string& name : names)
+    if (name.ends_with(kUnfinished)) LIGNUM_RETURN_IF_ERROR(remove_tree(join_path(folder, name)));
+  return {};
+}
+
+Result<Checkpoint> open_checkpoint(const std::string& folder) {
+  Checkpoint c;
+  c.folder = folder;
+  Result<int64_t> bytes = check_manifest(folder);
+  if (!bytes.ok()) {
+    return user_error(
+        "checkpoint {} is damaged: {}; remove or rename the folder to go on from the one before it", folder,
+        bytes.status().message());
+  }
+  c.bytes = *bytes;
+  LIGNUM_ASSIGN_OR_RETURN(c.model, config::model_from_folder(folder));
+  const std::string path = join_path(folder, kState);
+  LIGNUM_ASSIGN_OR_RETURN(const json state, read_json(path));
+  LIGNUM_ASSIGN_OR_RETURN(c.state, state_from_json(state, path));
+  return c;
+}
+
+Status write_checkpoint(const std::string& run, const CheckpointState& state, const RankState& rank) {
+  const std::string folder = checkpoint_folder(run, state.step);
+  const std::string unfinished = folder + std::string(kUnfinished);
+  bool exists = false;
+  if (rank.ranks.is_first()) {
+    exists = path_exists(folder);
+    if (!exists) {
+      LIGNUM_RETURN_IF_ERROR(remove_tree(unfinished));
+      LIGNUM_RETURN_IF_ERROR(make_directories(unfinished));
+    }
+  }
+  LIGNUM_RETURN_IF_ERROR(rank.ranks.share(exists));
+  if (exists) return {};
+  LIGNUM_RETURN_IF_ERROR(write_tensors(unfinished, rank).with_context("checkpoint"));
+  if (rank.ranks.is_first()) {
+    LIGNUM_RETURN_IF_ERROR(write_texts(unfinished, state, rank.model));
+    LIGNUM_RETURN_IF_ERROR(sync_directory(unfinished));
+    LIGNUM_RETURN_IF_ERROR(rename_durably(unfinished, folder));
+  }
+  return rank.ranks.barrier();
+}
+
+Status read_checkpoint(const Checkpoint& checkpoint, const RankState& rank) {
+  LIGNUM_ASSIGN_OR_RETURN(const SafetensorsReader model,
+                          SafetensorsReader::open(join_path(checkpoint.folder, kModel)));
+  LIGNUM_ASSIGN_OR_RETURN(const SafetensorsReader optimizer,
+                          SafetensorsReader::open(join_path(checkpoint.folder, kOptimizer)));
+  const auto parameters = models::parameters(rank.model);
+  const auto read = [&](const SafetensorsReader& file, const std::string& prefix, std::string_view moment) {
+    return read_parameters(rank.model, rank.shards, file, prefix, [&](int64_t i) {
+      return shard(rank, moment, parameters[static_cast<size_t>(i)]);
+    });
+  };
+  LIGNUM_RETURN_IF_ERROR(read(model, "", ""));
+  LIGNUM_RETURN_IF_ERROR(read(optimizer, kFirst, "adam_m:"));
+  return read(optimizer, kSecond, "adam_v:");
+}
+
+}  // namespace lignum::train

@@ -1,0 +1,85 @@
+#include "train/evaluate.h"
+
+#include <chrono>
+#include <cstring>
+
+#include "comm/threads.h"
+#include "exec/thread_pool.h"
+
+namespace lignum::train {
+
+Result<Evaluation> Evaluation::make(const config::Config& config, const Setup& setup) {
+  LIGNUM_ASSIGN_OR_RETURN(plan::Program program, plan::make_program(eval_options(setup)));
+  BatchShape shape = setup.batch;
+  shape.micro_steps = 1;
+  LIGNUM_ASSIGN_OR_RETURN(EvalData data, EvalData::open(config, setup.model.vocab_size, shape));
+  return Evaluation{std::move(program), std::move(data)};
+}
+
+Result<std::unique_ptr<Evaluator>> Evaluator::create(const Setup& setup, const Evaluation& evaluation,
+                                                     const Ranks& ranks, Parallel& pool, int64_t budget) {
+  std::unique_ptr<Evaluator> e(new Evaluator(setup, evaluation, ranks));
+  LIGNUM_ASSIGN_OR_RETURN(e->executor_, make_executor(setup, evaluation.program, ranks, pool, budget));
+  return e;
+}
+
+void Evaluator::copy_parameters(exec::Executor& from) {
+  const ir::Graph& graph = *evaluation_.program.local;
+  const auto count = static_cast<int64_t>(models::parameters(setup_.model).size());
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(executor_->param(i), from.param(graph.param_name(i)),
+                static_cast<size_t>(graph.type(graph.param_value(i)).bytes()));
+  }
+}
+
+Result<EvalMetrics> Evaluator::run(int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
+  const BatchInputs inputs(*executor_);
+  double loss = 0, tokens = 0;
+  for (int64_t b = 0; b < evaluation_.data.batches(); ++b) {
+    evaluation_.data.fill(b, ranks_.rank(), batch_);
+    inputs.put(batch_, 0);
+    LIGNUM_RETURN_IF_ERROR(executor_->step().with_context(fmt::format("evaluation, batch {}", b)));
+    loss += static_cast<double>(read_scalar(*executor_, "loss_sum"));
+    tokens += static_cast<double>(read_scalar(*executor_, "tokens"));
+  }
+  EvalMetrics m;
+  m.step = step;
+  m.loss = tokens > 0 ? loss / tokens : 0;
+  m.tokens = static_cast<int64_t>(tokens);
+  m.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return m;
+}
+
+Result<EvalMetrics> evaluate(const config::Config& config, const std::string& folder, int64_t step) {
+  LIGNUM_ASSIGN_OR_RETURN(const Setup setup, make_setup(config));
+  LIGNUM_ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluation::make(config, setup));
+  std::optional<ModelFiles> files;
+  if (!folder.empty()) {
+    LIGNUM_ASSIGN_OR_RETURN(files, ModelFiles::open(folder));
+  }
+  EvalMetrics result;
+  comm::ThreadWorld world(static_cast<int>(setup.ranks));
+  const auto body = [&](comm::Transport& transport) -> Status {
+    LIGNUM_ASSIGN_OR_RETURN(const Ranks ranks, Ranks::join(transport));
+    LIGNUM_ASSIGN_OR_RETURN(const auto pool, exec::ThreadPool::create(setup.threads));
+    LIGNUM_ASSIGN_OR_RETURN(
+        const auto evaluator,
+        Evaluator::create(setup, evaluation, ranks, *pool, memory_budget(config, nullptr, setup.ranks)));
+    const Status loaded = [&]() -> Status {
+      if (files) return load_parameters(setup.model, *files, evaluator->shards(), evaluator->executor());
+      init_parameters(setup.model, evaluator->shards(), evaluator->executor(),
+                      static_cast<uint64_t>(config.integer("init_weights_seed")));
+      return {};
+    }();
+    if (!loaded.ok()) return ranks.give_up(loaded);
+    Result<EvalMetrics> metrics = evaluator->run(step);
+    if (!metrics.ok()) return ranks.give_up(metrics.status());
+    if (ranks.is_first()) result = *metrics;
+    return {};
+  };
+  LIGNUM_RETURN_IF_ERROR(world.run(body));
+  return result;
+}
+
+}  // namespace lignum::train

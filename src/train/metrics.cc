@@ -1,0 +1,70 @@
+#include "train/metrics.h"
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+
+namespace lignum::train {
+
+nlohmann::ordered_json to_json(const StepMetrics& m) {
+  nlohmann::ordered_json j = {{"step", m.step},           {"loss", m.loss},
+                              {"grad_norm", m.grad_norm}, {"learning_rate", m.learning_rate},
+                              {"tokens", m.tokens},       {"tokens_per_s", m.tokens_per_s},
+                              {"tflops", m.tflops}};
+  if (m.mfu) j["mfu"] = *m.mfu;
+  j["memory_bytes"] = m.memory_bytes;
+  return j;
+}
+
+std::string to_line(const StepMetrics& m) {
+  std::string line =
+      fmt::format("step {:>6}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  {:.1f} ms", m.step,
+                  m.loss, m.grad_norm, m.learning_rate, m.tokens_per_s, 1e3 * m.seconds);
+  if (m.mfu) line += fmt::format("  MFU {:.1f} %", 100 * *m.mfu);
+  return line;
+}
+
+nlohmann::ordered_json to_json(const EvalMetrics& m) {
+  return {{"step", m.step}, {"eval_loss", m.loss}, {"eval_tokens", m.tokens}, {"eval_seconds", m.seconds}};
+}
+
+std::string to_line(const EvalMetrics& m) {
+  return fmt::format("eval {:>6}  loss {:.4f}  {} tokens  {:.1f} s", m.step, m.loss, m.tokens, m.seconds);
+}
+
+Result<MetricsFile> MetricsFile::open(const std::string& path, int64_t first_step) {
+  if (path_exists(path)) {
+    constexpr uint64_t kMaxBytes = uint64_t{4} << 30;
+    LIGNUM_ASSIGN_OR_RETURN(const std::string old, read_text(path, kMaxBytes));
+    std::string kept;
+    size_t begin = 0;
+    while (begin < old.size()) {
+      const size_t end = old.find('\n', begin);
+      if (end == std::string::npos) break;  // the last line of a killed run
+      const std::string_view line(old.data() + begin, end - begin);
+      const auto record = nlohmann::json::parse(line, nullptr, false);
+      // An evaluation after n updates belongs to the steps before step n.
+      const bool is_eval = record.is_object() && record.contains("eval_loss");
+      const int64_t step = record.is_object() && record.contains("step") && record["step"].is_number_integer()
+                               ? record["step"].get<int64_t>() - (is_eval ? 1 : 0)
+                               : first_step;
+      if (step < first_step) kept.append(line).push_back('\n');
+      begin = end + 1;
+    }
+    if (kept.size() != old.size()) LIGNUM_RETURN_IF_ERROR(write_file_atomic(path, kept));
+  }
+  File file(std::fopen(path.c_str(), "ae"));
+  if (!file) return user_error("{}: cannot open for appending: {}", path, std::strerror(errno));
+  return MetricsFile(path, std::move(file));
+}
+
+Status MetricsFile::append(const nlohmann::ordered_json& record) {
+  const std::string line = record.dump() + "\n";
+  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() || std::fflush(file_.get()) != 0)
+    return user_error("{}: cannot write: {}", path_, std::strerror(errno));
+  return {};
+}
+
+}  // namespace lignum::train

@@ -1,0 +1,60 @@
+// What a run reports: a record a step, as JSON (RUN/metrics.jsonl) and as a line for people.
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+
+namespace lignum::train {
+
+// Step k's loss is the one before update k; the first step is 0.
+struct StepMetrics {
+  int64_t step = 0;
+  double loss = 0;       // mean over the supervised tokens of the global batch
+  double grad_norm = 0;  // of the mean loss, before clipping
+  double learning_rate = 0;
+  int64_t tokens = 0;  // supervised, of all ranks
+  double seconds = 0;  // by a clock round the step
+  double tokens_per_s = 0;
+  double tflops = 0;          // 1e12 FLOP/s of a rank, counted as MaxText counts them
+  std::optional<double> mfu;  // of the calibrated peak
+  int64_t memory_bytes = 0;   // resident pages of a rank's arena, from the kernel
+};
+nlohmann::ordered_json to_json(const StepMetrics&);
+std::string to_line(const StepMetrics&);
+
+// Held-out loss of the state after `step` updates.
+struct EvalMetrics {
+  int64_t step = 0;
+  double loss = 0;
+  int64_t tokens = 0;
+  double seconds = 0;
+};
+nlohmann::ordered_json to_json(const EvalMetrics&);
+std::string to_line(const EvalMetrics&);
+
+// One JSON object a line, each in the file when append() returns (though not synced to disk).
+class MetricsFile {
+ public:
+  // Opens for appending; what an earlier run wrote of step first_step and later is dropped, since it is done
+  // again.
+  static Result<MetricsFile> open(const std::string& path, int64_t first_step);
+
+  Status append(const nlohmann::ordered_json& record);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  using File = std::unique_ptr<std::FILE, Close>;
+  MetricsFile(std::string path, File file) : path_(std::move(path)), file_(std::move(file)) {}
+
+  std::string path_;
+  File file_;
+};
+
+}  // namespace lignum::train

@@ -1,0 +1,242 @@
+#include "train/rank_loop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "exec/thread_pool.h"
+
+namespace lignum::train {
+namespace {
+
+// A NonFinite that can go from rank to rank.
+struct Culprit {
+  bool found = false;
+  ir::Role role = ir::Role::forward;
+  int64_t layer = -1, rank = -1;
+  double value = 0;
+  char kind[64] = {}, path[256] = {};
+};
+
+Culprit culprit_of(const std::optional<exec::NonFinite>& n, int64_t rank) {
+  Culprit c;
+  if (!n) return c;
+  c.found = true;
+  c.role = n->role;
+  c.layer = n->layer;
+  c.rank = rank;
+  c.value = n->value;
+  n->kind.copy(c.kind, sizeof(c.kind) - 1);
+  n->path.copy(c.path, sizeof(c.path) - 1);
+  return c;
+}
+
+std::string describe(const Culprit& c) {
+  if (!c.found) return "no result of the step itself is: a sum over ranks or the update overflows";
+  const std::string layer = c.layer >= 0 ? fmt::format(", layer {}", c.layer) : "";
+  return fmt::format("the first value that is not finite is {} in the result of {} at {}{} ({}, rank {})",
+                     c.value, c.kind, c.path, layer, ir::role_name(c.role), c.rank);
+}
+
+class RankLoop {
+ public:
+  RankLoop(const Run& run, const Ranks& ranks, TrainSummary& summary)
+      : run_(run), ranks_(ranks), summary_(summary), batch_(run.setup.batch.rows, run.setup.batch.seq) {}
+
+  Status start() {
+    LIGNUM_ASSIGN_OR_RETURN(pool_, exec::ThreadPool::create(run_.setup.threads));
+    LIGNUM_ASSIGN_OR_RETURN(executor_, make_executor(run_.setup, run_.program, ranks_, *pool_, run_.budget));
+    if (run_.evaluation) {
+      // What the step leaves of the budget; one byte is a budget too, 0 would be none.
+      const int64_t left =
+          run_.budget == 0 ? 0 : std::max<int64_t>(1, run_.budget - run_.program.memory.arena_bytes);
+      LIGNUM_ASSIGN_OR_RETURN(evaluator_,
+                              Evaluator::create(run_.setup, *run_.evaluation, ranks_, *pool_, left));
+    }
+    LIGNUM_RETURN_IF_ERROR(load_state());
+    if (ranks_.is_first()) {
+      LIGNUM_ASSIGN_OR_RETURN(metrics_, MetricsFile::open(join_path(run_.folder, "metrics.jsonl"), step_));
+      summary_.first_step = step_;
+    }
+    return ranks_.barrier();
+  }
+
+  Status run() {
+    const int64_t steps = run_.config.integer("steps"), eval_interval = run_.config.integer("eval_interval"),
+                  period = run_.config.integer("checkpoint_period");
+    int stop = 0;
+    while (step_ < steps && stop == 0) {
+      LIGNUM_RETURN_IF_ERROR(one_step());
+      if (ranks_.is_first() && run_.options.stop != nullptr) stop = run_.options.stop->load();
+      LIGNUM_RETURN_IF_ERROR(ranks_.share(stop));  // all stop after the same step
+      const bool last = step_ == steps || stop != 0;
+      if (run_.checkpoints && (last || step_ % period == 0)) LIGNUM_RETURN_IF_ERROR(save());
+      if (evaluator_ && stop == 0 && (last || step_ % eval_interval == 0)) LIGNUM_RETURN_IF_ERROR(evaluate());
+    }
+    if (ranks_.is_first()) return finish(stop);
+    return {};
+  }
+
+ private:
+  RankShards shards() const { return {run_.program, run_.setup.step.mesh, ranks_.rank()}; }
+  RankState state() const { return {run_.setup.model, shards(), *executor_, ranks_}; }
+
+  Status load_state() {
+    if (run_.resume) {
+      step_ = run_.resume->state.step;
+      rows_consumed_ = run_.resume->state.rows_consumed;
+      return read_checkpoint(*run_.resume, state());
+    }
+    if (run_.weights) return load_parameters(run_.setup.model, *run_.weights, shards(), *executor_);
+    init_parameters(run_.setup.model, shards(), *executor_,
+                    static_cast<uint64_t>(run_.config.integer("init_weights_seed")));
+    return {};
+  }
+
+  void put_inputs(float learning_rate) {
+    const BatchInputs inputs(*executor_);
+    for (int64_t m = 0; m < run_.setup.batch.micro_steps; ++m) {
+      run_.data.fill(rows_consumed_, ranks_.rank(), m, batch_);
+      inputs.put(batch_, m);
+    }
+    const auto number = static_cast<int32_t>(step_);
+    std::memcpy(executor_->param("learning_rate"), &learning_rate, sizeof(learning_rate));
+    std::memcpy(executor_->param("step"), &number, sizeof(number));
+  }
+
+  Status one_step() {
+    const auto learning_rate = static_cast<float>(run_.setup.schedule.at(step_));
+    put_inputs(learning_rate);
+    const auto begin = std::chrono::steady_clock::now();
+    LIGNUM_RETURN_IF_ERROR(executor_->step().with_context(fmt::format("step {}", step_)));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const float loss = read_scalar(*executor_, "loss"), norm = read_scalar(*executor_, "grad_norm");
+    // Both are the same number on every rank, and so is what follows from them.
+    if (!std::isfinite(loss) || !std::isfinite(norm)) return stop_non_finite(loss, norm);
+    if (ranks_.is_first()) LIGNUM_RETURN_IF_ERROR(report(loss, norm, learning_rate, seconds));
+    ++step_;
+    rows_consumed_ += run_.setup.batch.global_rows();
+    return {};
+  }
+
+  Status report(float loss, float norm, float learning_rate, double seconds) {
+    StepMetrics m;
+    m.step = step_;
+    m.loss = loss;
+    m.grad_norm = norm;
+    m.learning_rate = learning_rate;
+    m.tokens = static_cast<int64_t>(read_scalar(*executor_, "tokens"));
+    m.seconds = seconds;
+    m.tokens_per_s = static_cast<double>(m.tokens) / seconds;
+    const Setup& s = run_.setup;
+    const double rate = models::training_flops(s.model, s.batch.global_rows(), s.batch.seq) / seconds;
+    m.tflops = rate / static_cast<double>(s.ranks) * 1e-12;
+    if (run_.options.spec != nullptr) {
+      if (const Result<double> peak = run_.options.spec->peak_matmul_flops(s.step.shape.dtype); peak.ok())
+        m.mfu = rate / *peak;
+    }
+    const bool line =
+        step_ % run_.config.integer("log_period") == 0 || step_ + 1 == run_.config.integer("steps");
+    // The arena grows by what a step touches first: two steps touch all. Reading the kernel's count takes a
+    // while.
+    if (seconds_.size() < 2 || line) {
+      LIGNUM_ASSIGN_OR_RETURN(resident_, executor_->arena().resident_bytes());
+    }
+    m.memory_bytes = resident_;
+    seconds_.push_back(seconds);
+    summary_.last = m;
+    if (line) run_.log(to_line(m));
+    return record(to_json(m));
+  }
+
+  Status record(const nlohmann::ordered_json& json) {
+    if (run_.options.record) run_.options.record(json);
+    return metrics_->append(json);
+  }
+
+  Status save() {
+    CheckpointState s;
+    s.step = step_;
+    s.rows_consumed = rows_consumed_;
+    s.data = run_.data.rows().fingerprint();
+    s.isa = kernels::isa_name(run_.setup.choice.isa);
+    s.mesh = run_.setup.step.mesh.axes;
+    s.init_weights_seed = run_.config.integer("init_weights_seed");
+    s.data_shuffle_seed = run_.config.integer("data_shuffle_seed");
+    s.config = run_.config.to_yaml();
+    LIGNUM_RETURN_IF_ERROR(write_checkpoint(run_.folder, s, state()));
+    if (!ranks_.is_first()) return {};
+    summary_.checkpoint = checkpoint_folder(run_.folder, step_);
+    run_.log(fmt::format("saved {}", summary_.checkpoint));
+    return {};
+  }
+
+  Status evaluate() {
+    evaluator_->copy_parameters(*executor_);
+    LIGNUM_ASSIGN_OR_RETURN(const EvalMetrics m, evaluator_->run(step_));
+    if (!ranks_.is_first()) return {};
+    summary_.eval = m;
+    run_.log(to_line(m));
+    return record(to_json(m));
+  }
+
+  // The same step again, with every result looked at: the state is still the one that made it.
+  Status stop_non_finite(float loss, float norm) {
+    Result<std::optional<exec::NonFinite>> own = executor_->find_non_finite();
+    if (!own.ok()) return own.status();
+    Culprit first;
+    for (int64_t rank = 0; rank < ranks_.size(); ++rank) {
+      Culprit c = culprit_of(*own, ranks_.rank());
+      LIGNUM_RETURN_IF_ERROR(ranks_.share(c, rank));
+      if (!first.found) first = c;
+    }
+    std::string kept = "; parameters and moments are those before this step";
+    if (run_.checkpoints) {
+      LIGNUM_RETURN_IF_ERROR(save());
+      kept += fmt::format(", saved in {}", checkpoint_folder(run_.folder, step_));
+    }
+    return check_failed("step {}: loss {}, grad_norm {}: {}{}", step_, loss, norm, describe(first), kept);
+  }
+
+  Status finish(int stop) {
+    summary_.stopped_by = stop;
+    summary_.steps = static_cast<int64_t>(seconds_.size());
+    summary_.resident_bytes = resident_;
+    std::vector<double> steady(seconds_.begin() + (seconds_.size() > 4 ? 2 : 0), seconds_.end());
+    if (!steady.empty()) {
+      std::nth_element(steady.begin(), steady.begin() + static_cast<std::ptrdiff_t>(steady.size() / 2),
+                       steady.end());
+      summary_.median_step_seconds = steady[steady.size() / 2];
+    }
+    return {};
+  }
+
+  const Run& run_;
+  const Ranks& ranks_;
+  TrainSummary& summary_;
+  Batch batch_;
+  std::unique_ptr<exec::ThreadPool> pool_;
+  std::unique_ptr<exec::Executor> executor_;
+  std::unique_ptr<Evaluator> evaluator_;
+  std::optional<MetricsFile> metrics_;
+  int64_t step_ = 0;           // the next one
+  int64_t rows_consumed_ = 0;  // before it
+  int64_t resident_ = 0;
+  std::vector<double> seconds_;
+};
+
+}  // namespace
+
+Status run_rank(const Run& run, comm::Transport& transport, TrainSummary& summary) {
+  LIGNUM_ASSIGN_OR_RETURN(const Ranks ranks, Ranks::join(transport));
+  RankLoop loop(run, ranks, summary);
+  Status status = loop.start();
+  if (status.ok()) status = loop.run();
+  // Before the executors end: others may wait for this rank inside a step.
+  return status.ok() ? status : ranks.give_up(status);
+}
+
+}  // namespace lignum::train

@@ -1,0 +1,31 @@
+// The loop of one rank. Internal to train/.
+#pragma once
+
+#include "train/evaluate.h"
+#include "train/trainer.h"
+
+namespace lignum::train {
+
+// What all ranks share: made before they start, only read by them.
+struct Run {
+  const config::Config& config;
+  const TrainOptions& options;
+  Setup setup;
+  plan::Program program;
+  TrainData data;
+  std::optional<Evaluation> evaluation;  // where eval_interval asks for it
+  std::string folder;
+  bool checkpoints = true;
+  std::optional<Checkpoint> resume;
+  std::optional<ModelFiles> weights;  // initial ones; absent: from the seed
+  int64_t budget = 0;                 // bytes of a rank's arenas, 0: none
+
+  void log(const std::string& line) const {
+    if (options.log) options.log(line);
+  }
+};
+
+// The body of a rank. `summary` is the first rank's to fill; the others leave it alone.
+Status run_rank(const Run& run, comm::Transport& transport, TrainSummary& summary);
+
+}  // namespace lignum::train

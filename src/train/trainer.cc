@@ -1,0 +1,186 @@
+#include "train/trainer.h"
+
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "comm/threads.h"
+#include "plan/price.h"
+#include "plan/report.h"
+#include "train/rank_loop.h"
+
+namespace lignum::train {
+namespace {
+
+std::string mesh_text(const std::vector<passes::MeshAxis>& axes) {
+  std::vector<std::string> parts;
+  for (const passes::MeshAxis& a : axes)
+    if (a.size > 1) parts.push_back(fmt::format("{}={}", a.name, a.size));
+  return parts.empty() ? "one rank" : fmt::format("{}", fmt::join(parts, " "));
+}
+
+bool same_mesh(const std::vector<passes::MeshAxis>& a, const std::vector<passes::MeshAxis>& b) {
+  return mesh_text(a) == mesh_text(b);
+}
+
+// The newest checkpoint of the run, checked; nothing where there is none.
+Result<std::optional<Checkpoint>> newest_checkpoint(const std::string& folder) {
+  LIGNUM_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, list_checkpoints(folder));
+  if (steps.empty()) return std::optional<Checkpoint>();
+  LIGNUM_ASSIGN_OR_RETURN(Checkpoint c, open_checkpoint(checkpoint_folder(folder, steps.back())));
+  return std::optional<Checkpoint>(std::move(c));
+}
+
+// Whether the run may go on from it, and with which kernels. Says what differs.
+Status adopt(const Checkpoint& c, const config::Config& config, const TrainData& data, Setup& setup,
+             const TrainOptions& options) {
+  if (!(c.model == setup.model)) {
+    return user_error("{} holds another model than the configuration describes; use another run_name",
+                      c.folder);
+  }
+  if (c.state.data != data.rows().fingerprint()) {
+    return user_error("{} was trained on other rows ({}) than these ({}); use another run_name", c.folder,
+                      c.state.data, data.rows().fingerprint());
+  }
+  const bool exact = config.text("resume_kernels") == "exact";
+  const auto differs = [&](const std::string& what) -> Status {
+    if (exact) return user_error("resume_kernels=exact: {}: {}", c.folder, what);
+    if (options.log) options.log(what + ": the bits will differ from an uninterrupted run's");
+    return {};
+  };
+  const std::string_view here = kernels::isa_name(setup.choice.isa);
+  if (c.state.isa != here) {
+    const auto saved = kernels::isa_from_name(c.state.isa);
+    const Result<kernels::Choice> again = saved ? kernels::choose(saved) : user_error("no such kernels");
+    if (config.text("isa") == "auto" && again.ok()) {
+      setup.choice = *again;
+    } else {
+      LIGNUM_RETURN_IF_ERROR(differs(fmt::format("written with {} kernels, now {}", c.state.isa, here)));
+    }
+  }
+  if (!same_mesh(c.state.mesh, setup.step.mesh.axes)) {
+    return differs(fmt::format("written on a mesh of {}, now {}", mesh_text(c.state.mesh),
+                               mesh_text(setup.step.mesh.axes)));
+  }
+  return {};
+}
+
+void log_start(const Run& run) {
+  const Setup& s = run.setup;
+  run.log(fmt::format("run {}: {} parameters, {}, {} threads a rank, {} kernels", run.folder,
+                      s.model.parameters(), mesh_text(s.step.mesh.axes), s.threads,
+                      kernels::isa_name(s.choice.isa)));
+  run.log(fmt::format("{} rows of {} tokens a step; planned memory {} a rank", s.batch.global_rows(),
+                      s.batch.seq, plan::bytes_text(static_cast<double>(run.program.memory.arena_bytes))));
+  if (s.step.adamw.weight_decay > 0) {
+    const std::vector<std::string> kept = not_decayed(s.model, s.step.adamw);
+    run.log(kept.empty() ? "weight decay: every parameter"
+                         : fmt::format("weight decay: every parameter but {}", fmt::join(kept, ", ")));
+  }
+  for (const std::string& note : run.config.notes()) run.log(note);
+  if (run.resume) {
+    run.log(fmt::format("resumes from {}", run.resume->folder));
+  } else if (run.weights) {
+    run.log(fmt::format("weights from {}", run.weights->folder()));
+  }
+}
+
+void predict(const Run& run, TrainSummary& summary) {
+  summary.planned_bytes = run.program.memory.arena_bytes;
+  if (run.options.spec == nullptr) {
+    summary.no_prediction = "this machine is not calibrated";
+    return;
+  }
+  const Result<plan::Price> price = plan::price(run.program, run.setup.step, *run.options.spec);
+  if (price.ok()) {
+    summary.predicted_step_seconds = price->step_seconds;
+  } else {
+    summary.no_prediction = price.status().message();
+  }
+}
+
+// What was promised beside what was seen.
+void log_end(const Run& run, const TrainSummary& s) {
+  const auto percent = [](double predicted, double measured) { return 100 * (predicted / measured - 1); };
+  if (s.steps == 0) return;
+  run.log(fmt::format("memory     predicted {:>10}  measured {:>10}  {:+.1f} %",
+                      plan::bytes_text(static_cast<double>(s.planned_bytes)),
+                      plan::bytes_text(static_cast<double>(s.resident_bytes)),
+                      percent(static_cast<double>(s.planned_bytes), static_cast<double>(s.resident_bytes))));
+  if (s.predicted_step_seconds) {
+    run.log(fmt::format("step time  predicted {:>10}  measured {:>10}  {:+.1f} %",
+                        plan::seconds_text(*s.predicted_step_seconds),
+                        plan::seconds_text(s.median_step_seconds),
+                        percent(*s.predicted_step_seconds, s.median_step_seconds)));
+  } else {
+    run.log(fmt::format("step time  measured {} (no prediction: {})",
+                        plan::seconds_text(s.median_step_seconds), s.no_prediction));
+  }
+}
+
+}  // namespace
+
+nlohmann::ordered_json to_json(const TrainSummary& s) {
+  nlohmann::ordered_json j = {{"run", s.folder},
+                              {"first_step", s.first_step},
+                              {"steps", s.steps},
+                              {"checkpoint", s.checkpoint},
+                              {"stopped_by", s.stopped_by},
+                              {"planned_bytes", s.planned_bytes},
+                              {"resident_bytes", s.resident_bytes},
+                              {"median_step_seconds", s.median_step_seconds}};
+  if (s.predicted_step_seconds) j["predicted_step_seconds"] = *s.predicted_step_seconds;
+  if (s.last) j["loss"] = s.last->loss;
+  if (s.eval) j["eval_loss"] = s.eval->loss;
+  return j;
+}
+
+Result<TrainSummary> train(const config::Config& config, const TrainOptions& options) {
+  LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config));
+  LIGNUM_ASSIGN_OR_RETURN(TrainData data, TrainData::open(config, setup.model.vocab_size, setup.batch));
+  const std::string folder = run_folder(config);
+  const bool checkpoints = config.boolean("enable_checkpointing");
+  std::optional<Checkpoint> resume;
+  if (checkpoints) {
+    LIGNUM_RETURN_IF_ERROR(remove_unfinished(folder));
+    LIGNUM_ASSIGN_OR_RETURN(resume, newest_checkpoint(folder));
+    if (resume) LIGNUM_RETURN_IF_ERROR(adopt(*resume, config, data, setup, options));
+  }
+  LIGNUM_ASSIGN_OR_RETURN(plan::Program program, plan::make_program(setup.step));
+  LIGNUM_RETURN_IF_ERROR(make_directories(folder));
+  Run run{.config = config,
+          .options = options,
+          .setup = std::move(setup),
+          .program = std::move(program),
+          .data = std::move(data),
+          .evaluation = {},
+          .folder = folder,
+          .checkpoints = checkpoints,
+          .resume = std::move(resume),
+          .weights = {},
+          .budget = 0};
+  if (config.integer("eval_interval") > 0) {
+    LIGNUM_ASSIGN_OR_RETURN(run.evaluation, Evaluation::make(config, run.setup));
+  }
+  if (!run.resume && !config.text("model_path").empty()) {
+    LIGNUM_ASSIGN_OR_RETURN(run.weights, ModelFiles::open(config.text("model_path")));
+  }
+  run.budget = memory_budget(config, options.spec, run.setup.ranks);
+  log_start(run);
+  TrainSummary summary;
+  summary.folder = folder;
+  if (run.resume) summary.checkpoint = run.resume->folder;
+  predict(run, summary);
+  if (run.resume && run.resume->state.step >= config.integer("steps")) {
+    run.log(fmt::format("all {} steps are done; a larger `steps` goes on", config.integer("steps")));
+    summary.first_step = run.resume->state.step;
+    return summary;
+  }
+  comm::ThreadWorld world(static_cast<int>(run.setup.ranks));
+  LIGNUM_RETURN_IF_ERROR(world.run([&](comm::Transport& t) { return run_rank(run, t, summary); }));
+  log_end(run, summary);
+  return summary;
+}
+
+}  // namespace lignum::train

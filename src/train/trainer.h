@@ -1,0 +1,45 @@
+// Training: every rank runs the same loop over one step program; the first one speaks.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "config/config.h"
+#include "hw/spec.h"
+#include "train/metrics.h"
+
+namespace lignum::train {
+
+struct TrainOptions {
+  std::function<void(const std::string& line)> log;           // lines for people, on the caller's thread
+  std::function<void(const nlohmann::ordered_json&)> record;  // each record of metrics.jsonl as it is written
+  const std::atomic<int>* stop = nullptr;                     // a signal's number once it has come, else 0
+  const hw::Spec* spec = nullptr;                             // this machine's, for MFU and the prediction
+};
+
+struct TrainSummary {
+  std::string folder;      // of the run
+  int64_t first_step = 0;  // > 0: resumed
+  int64_t steps = 0;       // done by this call
+  std::optional<StepMetrics> last;
+  std::optional<EvalMetrics> eval;  // the newest
+  std::string checkpoint;           // the newest one's folder
+  int stopped_by = 0;               // the signal, once it ended the run
+
+  int64_t planned_bytes = 0, resident_bytes = 0;  // of the first rank's arena
+  double median_step_seconds = 0;                 // of the steps after the first two
+  std::optional<double> predicted_step_seconds;   // absent: no_prediction says why
+  std::string no_prediction;
+};
+nlohmann::ordered_json to_json(const TrainSummary&);
+
+// Runs `steps` steps, or what is left of them after the newest checkpoint of the same run_name; writes
+// RUN/metrics.jsonl and RUN/checkpoints. A loss or gradient norm that is not finite ends the run with
+// check_failed: the message names step, layer, module path and role, parameters and moments are those before
+// that step, and a checkpoint of them is written.
+Result<TrainSummary> train(const config::Config& config, const TrainOptions& options);
+
+}  // namespace lignum::train
