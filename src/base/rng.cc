@@ -17,7 +17,7 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> c, std::array<uint32_
 }
 
 Random::Random(uint64_t seed, std::string_view stream)
-    : key_{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}, stream_(14695981039346656037ull) {
+    : key_{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)} {
   for (const char ch : stream)
     stream_ = (stream_ ^ static_cast<unsigned char>(ch)) * 1099511628211ull;  // FNV-1a
 }

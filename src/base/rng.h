@@ -22,7 +22,7 @@ class Random {
 
  private:
   std::array<uint32_t, 2> key_;
-  uint64_t stream_;
+  uint64_t stream_ = 14695981039346656037ULL;  // FNV-1a's offset basis
 };
 
 }  // namespace lignum

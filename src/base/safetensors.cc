@@ -182,7 +182,7 @@ Result<ModelFiles> ModelFiles::open(const std::string& folder) {
   for (const auto& [tensor, shard] : json["weight_map"].items()) {
     const std::string file = shard.is_string() ? shard.get<std::string>() : "";
     if (file.empty() || file == "." || file == ".." ||
-        file.find_first_of(std::string_view("/\\\0", 3)) != file.npos) {
+        file.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
       return user_error("{}: tensor '{}': shard '{}' is not the name of a file in this folder", index,
                         shown(tensor), shown(file));
     }
