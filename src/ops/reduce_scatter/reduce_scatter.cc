@@ -71,6 +71,7 @@ struct ReduceScatter {
   static std::vector<std::string> emit(const EmitCall& c) {
     const int64_t dim = c.site.attrs.get<int64_t>("dim");
     Type whole = c.site.out[0];
+    whole.dtype = c.site.in[0].dtype;  // what travels, and what XLA adds up in; then widened
     whole.dims[static_cast<size_t>(dim)] *= c.site.attrs.get<int64_t>("group");
     const std::string x = emit_padded(c.out, c.in[0], c.site.in[0], whole);
     const std::string shard = c.out.fresh();

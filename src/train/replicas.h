@@ -1,0 +1,17 @@
+// A mesh as the printer takes it: plain groups of replicas, rank r being replica r.
+#pragma once
+
+#include "passes/partition.h"
+#include "pjrt/print.h"
+
+namespace lignum::train {
+
+inline pjrt::PrintOptions print_options(const passes::Mesh& mesh) {
+  pjrt::PrintOptions out;
+  out.replicas = mesh.ranks();
+  for (const passes::MeshAxis& axis : mesh.axes)
+    if (axis.size > 1) out.axes.push_back({axis.name, mesh.groups(axis.name)});
+  return out;
+}
+
+}  // namespace lignum::train
