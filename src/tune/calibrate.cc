@@ -18,8 +18,8 @@
 #include "kernels/gemm.h"
 #include "kernels/rows.h"
 #include "ops/cases.h"
-#include "tune/collective_bench.h"
-#include "tune/row_bench.h"
+#include "tune/collective_timing.h"
+#include "tune/row_timing.h"
 #include "tune_commit.h"
 
 namespace lignum::tune {
@@ -36,9 +36,9 @@ struct GemmShape {
 };
 // The planner interpolates over (smallest dim, FLOPs): these cover both ends of either.
 constexpr std::array<GemmShape, 18> kGemms = {{
-    {512, 512, 512, false, true},
-    {1024, 1024, 1024, false, true},
     {256, 256, 256, false, true},
+    {1024, 1024, 1024, false, true},
+    {512, 512, 512, false, true},
     {37, 64, 48, false, true},
     {16, 512, 512, false, true},
     {128, 64, 64, false, true},
@@ -62,8 +62,7 @@ struct AttentionShape {
 constexpr std::array<AttentionShape, 6> kAttentions = {
     {{8, 128, 64}, {4, 512, 32}, {8, 512, 64}, {4, 512, 128}, {2, 2048, 64}, {2, 1024, 128}}};
 
-constexpr std::array<int64_t, 7> kStreamBytes = {1 << 14, 1 << 17, 1 << 20, 3 << 20,
-                                                 1 << 24, 1 << 26, 1 << 28};
+constexpr std::array<int64_t, 6> kStreamBytes = {1 << 17, 1 << 20, 3 << 20, 1 << 24, 1 << 26, 1 << 28};
 constexpr std::array<int64_t, 4> kCollectiveBytes = {1 << 12, 1 << 17, 1 << 21, 1 << 25};
 
 // Shares of the time budget.
@@ -149,6 +148,7 @@ class Calibrator {
     p.min_repeats = 3;
     p.min_seconds = seconds;
     p.sample_seconds = std::min(p.sample_seconds, seconds / 10);
+    p.max_repeats = 60;
     return p;
   }
 
@@ -157,18 +157,19 @@ class Calibrator {
     return operations * 1e-9 < 20 * seconds_each;
   }
 
-  // Points that share buffers, in turn. One whose single call takes so long that the budget has no room for
-  // a few of them (scalar kernels) is left out, unless it is the first of its thread count.
-  void measure_group(std::vector<Point> points, double seconds_each) {
+  // One shape with each thread count, in turn: a slow spell hits all of them. A call that takes so long that
+  // the budget has no room for a few of them (scalar kernels) is left out, if it can be: `needed` ones give a
+  // curve its first point. (Points of unlike length do not go together: the short ones would need as many
+  // rounds as fill their time, and the long ones take part in each.)
+  void measure_group(std::vector<Point> points, double seconds_each, bool needed) {
     std::vector<Point> kept;
     for (Point& p : points) {
       p.call();
       const Clock::time_point start = Clock::now();
       p.call();
-      const bool first =
-          std::none_of(kept.begin(), kept.end(), [&](const Point& k) { return k.threads == p.threads; });
-      if (first || seconds_since(start) < 2 * seconds_each) kept.push_back(std::move(p));
+      if (needed || seconds_since(start) < 2 * seconds_each) kept.push_back(std::move(p));
     }
+    if (kept.empty()) return;
     std::vector<std::function<void()>> calls;
     for (const Point& p : kept) calls.push_back(p.call);
     const std::vector<Measurement> measured = hw::measure_interleaved(calls, probe(seconds_each));
@@ -203,10 +204,10 @@ class Calibrator {
     const int64_t most = kStreamBytes.back() / 2;
     ops::Buffer x(most, 0), y(most, 0);
     std::memset(x.data(), 0, static_cast<size_t>(most));
-    std::vector<Point> points;
-    for (const auto& pool : pools_) {
-      for (const int64_t bytes : kStreamBytes) {
-        if (!affordable(static_cast<double>(bytes), each)) continue;
+    for (const int64_t bytes : kStreamBytes) {
+      if (!affordable(static_cast<double>(bytes), each)) continue;
+      std::vector<Point> points;
+      for (const auto& pool : pools_) {
         points.push_back({fmt::format("stream of {} bytes, {} threads", bytes, pool->threads()),
                           pool->threads(),
                           [&rows, &x, &y, bytes, p = pool.get()] {
@@ -218,8 +219,8 @@ class Calibrator {
                             builder_.stream(p->threads(), bytes, m);
                           }});
       }
+      measure_group(std::move(points), each, bytes == kStreamBytes.front());
     }
-    measure_group(std::move(points), each);
     done_ += kStreamShare;
     return {};
   }
@@ -229,8 +230,6 @@ class Calibrator {
         kGemmShare * options_.seconds / static_cast<double>(kGemms.size() * 2 * pools_.size());
     for (const DType dtype : {DType::f32, DType::bf16}) {
       report(fmt::format("{} GEMM", dtype_name(dtype)));
-      std::vector<std::unique_ptr<ops::Buffer>> buffers;
-      std::vector<Point> points;
       for (const GemmShape& s : kGemms) {
         // Some ten FLOPs a nanosecond, on any machine with vectors.
         if (!affordable(0.2 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k),
@@ -247,6 +246,8 @@ class Calibrator {
         g.ldb = s.trans_b ? s.k : s.n;
         g.ldc = s.n;
         LIGNUM_RETURN_IF_ERROR(kernels::gemm_supported(g));
+        std::vector<std::unique_ptr<ops::Buffer>> buffers;
+        std::vector<Point> points;
         void* a = operand(buffers, dtype, s.m * s.k);
         void* b = operand(buffers, dtype, s.k * s.n);
         void* c = operand(buffers, dtype, s.m * s.n);
@@ -261,8 +262,8 @@ class Calibrator {
                },
                [this, g, threads](const Measurement& m) { builder_.gemm(g.a, threads, g.m, g.n, g.k, m); }});
         }
+        measure_group(std::move(points), each, &s == kGemms.data());
       }
-      measure_group(std::move(points), each);
       done_ += kGemmShare / 2;
     }
     return {};
@@ -284,29 +285,27 @@ class Calibrator {
     const double each = kRowsShare * options_.seconds / static_cast<double>(points_all);
     for (const RowSubject& s : subjects) {
       report(fmt::format("{} {}", s.name, dtype_name(s.dtype)));
-      std::vector<std::unique_ptr<RowBench>> benches;
-      std::vector<Point> points;
       for (const ops::Case& c : s.cases) {
         if (!affordable(traffic(*s.op, c).value_or(0), each)) continue;
-        benches.push_back(std::make_unique<RowBench>(*s.op, c, options_.choice));
-        RowBench* bench = benches.back().get();
+        RowBench bench(*s.op, c, options_.choice);
+        std::vector<Point> points;
         for (const auto& pool : pools_) {
-          LIGNUM_RETURN_IF_ERROR(bench->run(*pool).with_context(fmt::format("measuring {}", s.name)));
+          LIGNUM_RETURN_IF_ERROR(bench.run(*pool).with_context(fmt::format("measuring {}", s.name)));
           const int threads = pool->threads();
           points.push_back({fmt::format("{} {}, {:.0f} bytes, {} threads", s.name, dtype_name(s.dtype),
-                                        bench->bytes(), threads),
+                                        bench.bytes(), threads),
                             threads,
-                            [bench, p = pool.get()] {
-                              const Status status = bench->run(*p);
+                            [&bench, p = pool.get()] {
+                              const Status status = bench.run(*p);
                               LIGNUM_CHECK(status.ok(), "{}", status.message());  // it ran before
                             },
-                            [this, bench, threads](const Measurement& m) {
-                              const plan::RowWork& w = bench->work();
+                            [this, &bench, threads](const Measurement& m) {
+                              const plan::RowWork& w = bench.work();
                               builder_.rows(w.name, w.dtype, threads, static_cast<int64_t>(w.elements), m);
                             }});
         }
+        measure_group(std::move(points), each, false);
       }
-      measure_group(std::move(points), each);
       done_ += kRowsShare / static_cast<double>(subjects.size());
     }
     return {};
@@ -317,16 +316,16 @@ class Calibrator {
         kAttentionShare * options_.seconds / static_cast<double>(kAttentions.size() * 4 * pools_.size());
     for (const DType dtype : {DType::f32, DType::bf16}) {
       report(fmt::format("{} attention", dtype_name(dtype)));
-      std::vector<std::unique_ptr<ops::Buffer>> buffers;
-      std::vector<Point> points;
       for (const AttentionShape& s : kAttentions) {
         const double flops =
             hw::attention_flops(hw::AttentionPass::backward, 1, static_cast<double>(s.heads),
                                 static_cast<double>(s.seq), static_cast<double>(s.dim), true);
         if (!affordable(0.1 * flops, each)) continue;
+        std::vector<std::unique_ptr<ops::Buffer>> buffers;
+        std::vector<Point> points;
         LIGNUM_RETURN_IF_ERROR(add_attention(dtype, s, buffers, points));
+        measure_group(std::move(points), each, &s == kAttentions.data());
       }
-      measure_group(std::move(points), each);
       done_ += kAttentionShare / 2;
     }
     return {};

@@ -1,4 +1,4 @@
-#include "tune/collective_bench.h"
+#include "tune/collective_timing.h"
 
 #include <algorithm>
 #include <chrono>

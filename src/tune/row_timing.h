@@ -50,8 +50,8 @@ class RowBench {
   int64_t workspace_bytes_ = 0;
 };
 
-// Every bench case of every op whose work is rows, transcendental or copy, in f32 and in bf16 where the op
-// takes it, at each of the sizes: one inner list an op and dtype, by name.
+// Every bench case of every op whose work is rows, transcendental or copy (where an op has none: its other
+// cases on f32 and bf16), in f32 and in bf16 where the op takes it, at each of the sizes.
 struct RowSubject {
   std::string name;  // RowWork's
   DType dtype;

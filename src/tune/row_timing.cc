@@ -1,4 +1,4 @@
-#include "tune/row_bench.h"
+#include "tune/row_timing.h"
 
 #include <algorithm>
 #include <cmath>
@@ -42,6 +42,13 @@ Case with_size(Case c, Dim dim, int64_t size) {
   for (CaseInput& i : c.in)
     if (dim.place < i.type.dims.size() && i.type.dims[dim.place] == dim.size) i.type.dims[dim.place] = size;
   return c;
+}
+
+// Floating inputs and results are f32 or bf16: what steps are made of.
+bool edges(const ops::CaseSite& site) {
+  const auto edge = [](const Type& t) { return t.dtype == DType::f32 || t.dtype == DType::bf16; };
+  return !site.in.empty() && std::all_of(site.in.begin(), site.in.end(), edge) &&
+         std::all_of(site.out.begin(), site.out.end(), edge);
 }
 
 void fill(const Op& op, const CaseInput& input, void* data) {
@@ -124,8 +131,12 @@ std::vector<RowSubject> row_subjects(const std::vector<double>& sizes_in_bytes) 
   std::vector<RowSubject> subjects;
   std::set<std::pair<std::string, DType>> known;
   for (const Op* op : ops::all_ops()) {
-    for (const Case& bench : op->cases()) {
-      if (!bench.bench || bench.ranks > 1) continue;
+    std::vector<Case> cases = op->cases();
+    const auto large = std::partition(cases.begin(), cases.end(), [](const Case& c) { return c.bench; });
+    // An op without a bench case has others, and they can be grown.
+    if (large != cases.begin()) cases.erase(large, cases.end());
+    for (const Case& bench : cases) {
+      if (bench.ranks > 1) continue;
       for (const DType edge : {DType::f32, DType::bf16}) {
         const Case c = retyped(bench, edge);
         if (!traffic(*op, c)) continue;
@@ -134,6 +145,7 @@ std::vector<RowSubject> row_subjects(const std::vector<double>& sizes_in_bytes) 
         if (cost.work != ops::Work::rows && cost.work != ops::Work::transcendental &&
             cost.work != ops::Work::copy)
           continue;
+        if (!bench.bench && !edges(site)) continue;
         const plan::RowWork work = plan::row_work(op->name, site.site, cost);
         if (!known.emplace(work.name, work.dtype).second) continue;
         RowSubject subject{work.name, work.dtype, op, {}};
