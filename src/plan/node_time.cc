@@ -5,7 +5,8 @@
 namespace lignum::plan {
 namespace {
 
-// A row op's traffic, under its name where the specification has measured it.
+// `bytes` of the row op's traffic with a reuse distance of as many, under its name where the specification
+// has measured it.
 Result<hw::Estimate> row_time(const hw::Spec& spec, hw::Share share, const RowWork& row, double bytes) {
   hw::StreamWork work;
   work.bytes = bytes;
@@ -17,10 +18,27 @@ Result<hw::Estimate> row_time(const hw::Spec& spec, hw::Share share, const RowWo
     if (known) {
       work.op = row.name;
       work.dtype = row.dtype;
-      work.elements = row.elements;
+      work.elements = bytes / static_cast<double>(dtype_size(row.dtype));
     }
   }
   return hw::stream_time(spec, share, work);
+}
+
+// Each operand at the rate of its own distance.
+Result<hw::Estimate> row_time(const hw::Spec& spec, hw::Share share, const RowWork& row, double bytes,
+                              std::span<const Traffic> traffic) {
+  if (!spec.is_cpu() || traffic.empty()) return row_time(spec, share, row, bytes);
+  hw::Estimate sum;
+  for (const Traffic& t : traffic) {
+    const double distance = std::max(t.distance, bytes);
+    LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e, row_time(spec, share, row, distance));
+    const double part = t.share * bytes / distance;
+    sum.seconds += part * e.seconds;
+    sum.compute_seconds += part * e.compute_seconds;
+    sum.memory_seconds += part * e.memory_seconds;
+  }
+  sum.bound = sum.compute_seconds >= sum.memory_seconds ? hw::Bound::compute : hw::Bound::memory;
+  return sum;
 }
 
 }  // namespace
@@ -52,7 +70,8 @@ hw::AttentionWork attention_work(const ops::Site& site, const ops::Cost& cost) {
 }
 
 Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::string_view kind,
-                               const ops::Site& site, const ops::Cost& cost) {
+                               const ops::Site& site, const ops::Cost& cost,
+                               std::span<const Traffic> traffic) {
   switch (cost.work) {
     case ops::Work::none:
       return hw::Estimate{};
@@ -74,7 +93,7 @@ Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::strin
     case ops::Work::rows:
     case ops::Work::transcendental:
     case ops::Work::copy:
-      return row_time(spec, share, row_work(kind, site, cost), cost.read + cost.write);
+      return row_time(spec, share, row_work(kind, site, cost), cost.read + cost.write, traffic);
     case ops::Work::collective:
       break;
   }

@@ -2,12 +2,14 @@
 // meet. calibrate measures row ops under the names given here, so that a plan finds what was measured.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "hw/roofline.h"
 #include "hw/spec.h"
 #include "ops/op.h"
+#include "plan/reuse.h"
 
 namespace lignum::plan {
 
@@ -24,8 +26,10 @@ RowWork row_work(std::string_view kind, const ops::Site& site, const ops::Cost& 
 hw::AttentionWork attention_work(const ops::Site& site, const ops::Cost& cost);
 
 // Of one run on the compute engine, without dispatch. Work::none costs nothing; collectives are not for it.
-// CPU: a row op that was not measured under its name costs its traffic alone.
+// CPU: a row op that was not measured under its name costs its traffic alone. `traffic`: how cold its
+// operands are (empty: as if it ran by itself, again and again).
 Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::string_view kind,
-                               const ops::Site& site, const ops::Cost& cost);
+                               const ops::Site& site, const ops::Cost& cost,
+                               std::span<const Traffic> traffic = {});
 
 }  // namespace lignum::plan

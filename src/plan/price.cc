@@ -7,6 +7,7 @@
 #include "ops/op.h"
 #include "plan/engines.h"
 #include "plan/node_time.h"
+#include "plan/reuse.h"
 
 namespace lignum::plan {
 namespace {
@@ -93,7 +94,7 @@ class Pricer {
     return hw::collective_time(spec_, *op, bytes, links);
   }
 
-  Result<Timed> time_slot(const Scheduled& s, const passes::Slot& slot) {
+  Result<Timed> time_slot(const Scheduled& s, const passes::Slot& slot, std::span<const Traffic> traffic) {
     const Node& node = s.graph->node(slot.node);
     Timed timed;
     timed.shift = slot.shift;
@@ -116,7 +117,8 @@ class Pricer {
         n.bytes = cost.wire;
         n.bound = timed.seconds > 0 ? hw::Bound::link : hw::Bound::none;
       } else {
-        LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e, node_time(spec_, share_, node.kind, site.site, cost));
+        LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e,
+                                node_time(spec_, share_, node.kind, site.site, cost, traffic));
         timed.seconds = e.seconds + dispatch_;
         n.bound = e.bound;
         n.bytes = cost.read + cost.write;
@@ -151,6 +153,8 @@ class Pricer {
     block->scan = scan;
     std::map<int32_t, size_t> place;
     for (size_t i = 0; i < s.order.size(); ++i) place[s.order[i].node] = i;
+    std::vector<std::vector<Traffic>> traffic(s.order.size());
+    if (layout != nullptr) traffic = reuse(s, *layout, std::max<int64_t>(1, scan.trip));
     for (const passes::Slot& slot : s.order) {
       const Node& node = s.graph->node(slot.node);
       Timed timed;
@@ -166,7 +170,7 @@ class Pricer {
         timed.body = block->bodies.size();
         block->bodies.push_back(std::move(body));
       } else {
-        LIGNUM_ASSIGN_OR_RETURN(timed, time_slot(s, slot));
+        LIGNUM_ASSIGN_OR_RETURN(timed, time_slot(s, slot, traffic[block->slots.size()]));
         if (timed.kind == Timed::Kind::await) timed.started = place.at(node.inputs[0].node);
         if (timed.kind == Timed::Kind::start) timed.tickets.resize(static_cast<size_t>(slot.shift) + 1);
       }

@@ -31,8 +31,9 @@ namespace lignum::plan {
 struct PriceOptions {
   int threads = 1;      // of a rank's pool (CPU)
   bool overlap = true;  // CPU: the communication engine has a thread of its own, as ExecutorOptions::overlap
-  const passes::MemoryPlan* memory = nullptr;  // prices the copies that loops make; null: none
-  std::optional<hw::Topology> topology;        // TPU with collectives: needed, its devices are the ranks
+  const passes::MemoryPlan* memory =
+      nullptr;                           // how cold operands are (reuse.h), and the copies that loops make
+  std::optional<hw::Topology> topology;  // TPU with collectives: needed, its devices are the ranks
   // Of the whole step, over all ranks; 0: unknown, and what follows from them is absent.
   double model_flops = 0;  // models::training_flops
   double tokens = 0;

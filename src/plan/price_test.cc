@@ -10,6 +10,7 @@
 #include "plan/engines.h"
 #include "plan/node_time.h"
 #include "plan/report.h"
+#include "plan/reuse.h"
 
 namespace lignum::plan {
 namespace {
@@ -326,6 +327,45 @@ TEST(NodeTime, AttentionPassAndMaskFollowFromTheCost) {
     EXPECT_EQ(forward.seq, 64);
     EXPECT_EQ(forward.head_dim, 16);
   }
+}
+
+TEST(Reuse, OperandsAreAsColdAsWhatRanInBetween) {
+  // exp, then a product of other things, then exp of the first result.
+  const passes::Scheduled step = scheduled(R"(graph g stage=local {
+  %0 = param() {name="x"} : f32[64,64]
+  %1 = param() {name="w"} : f32[256,256]
+  %2 = elementwise(%0) {fn="exp"} : f32[64,64] @ "a" forward
+  %3 = matmul(%1, %1) {batch_a=[], batch_b=[], contract_a=[1], contract_b=[0]} : f32[256,256] @ "b" forward
+  %4 = elementwise(%2) {fn="logistic"} : f32[64,64] @ "c" forward
+  return %3 as "y", %4 as "z"
+}
+)");
+  const passes::MemoryPlan memory = passes::plan_memory(step, 1);
+  const auto all = reuse(step, memory.layout, 1);
+  ASSERT_EQ(all.size(), 3u);
+  for (const auto& slot : all) {
+    double shares = 0;
+    for (const Traffic& t : slot) shares += t.share;
+    EXPECT_NEAR(shares, 1, 1e-12);
+  }
+  const double small = 2.0 * 64 * 64 * 4, product = 3.0 * 256 * 256 * 4;
+  EXPECT_DOUBLE_EQ(all[2][0].distance, product + small);      // its input: the product ran since
+  EXPECT_DOUBLE_EQ(all[0][0].distance, product + 2 * small);  // the step's input: since the step before
+  EXPECT_DOUBLE_EQ(all[1][0].distance, product + 2 * small);
+
+  // The same exp costs more where its operands are colder.
+  hw::CpuSpecBuilder b("box", {"Some CPU", 1, "avx512", "2026-11-29T15:00:00Z", "abc1234"});
+  b.memory(16e9, 1 << 20)
+      .copy_bandwidth(1e9)
+      .gemm(DType::f32, 1, 64, 64, 64, took(1e-4))
+      .dispatch(1, took(1e-6));
+  b.stream(1, 1 << 10, took((1 << 10) / 100e9)).stream(1, 1 << 20, took((1 << 20) / 10e9));
+  const hw::Spec spec = *hw::Spec::parse(*b.build(), "box.json");
+  PriceOptions cold;
+  cold.memory = &memory;
+  const passes::Mesh one;
+  EXPECT_GT(priced(step, spec, one, cold).nodes[2].seconds,
+            1.5 * (priced(step, spec, one).nodes[2].seconds - 1e-6));
 }
 
 TEST(Report, TablesAndJsonSayTheSame) {
