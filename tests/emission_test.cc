@@ -7,6 +7,7 @@
 
 #include "ops/testing.h"
 #include "pjrt/reader.h"
+#include "quick_compile.h"
 
 namespace lignum {
 namespace {
@@ -106,10 +107,7 @@ class Emission : public testing::Test {
   }
 
   static void run(const Module& module) {
-    // Correct text is what is tested: LLVM's effort would be most of the test's time.
-    const pjrt::Overrides quick = {{"xla_backend_optimization_level", int64_t{0}},
-                                   {"xla_llvm_disable_expensive_passes", true}};
-    auto step = pjrt::load_step(*client_, module.graph, options(module.ranks), quick);
+    auto step = pjrt::load_step(*client_, module.graph, options(module.ranks), kQuickCompile);
     ASSERT_TRUE(step.ok()) << step.status().message();
     const auto ranks = static_cast<size_t>(module.ranks);
     std::vector<std::vector<std::vector<ops::CaseTensor>>> inputs(ranks);  // [rank][case]

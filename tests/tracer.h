@@ -12,6 +12,8 @@
 #include "exec/executor.h"
 #include "exec/thread_pool.h"
 #include "exec/trace.h"
+#include "ops/cases.h"
+#include "ops/interpreter.h"
 #include "pjrt/reader.h"
 #include "plan/program.h"
 #include "train/parameters.h"
@@ -209,20 +211,53 @@ inline std::map<std::string, Whole> assemble(const Step& step, const std::vector
   return out;
 }
 
+// The step's values in double through the ops' references, on one rank.
+inline std::map<std::string, Whole> interpreted(const Step& step, const Arrays& params,
+                                                ops::InterpretOptions options) {
+  const ir::Graph& global = step.program.global;
+  std::vector<ops::RefTensor> in;
+  for (size_t i = 0; i < params.size(); ++i)
+    in.push_back(ops::load(global.type(global.param_value(static_cast<int64_t>(i))), params[i].data.data()));
+  const std::vector<ops::RefTensor> results = ops::interpret(global, in, options);
+  std::map<std::string, Whole> out;
+  for (size_t i = 0; i < results.size(); ++i)
+    out[global.outputs()[i].name] = {results[i].dims, results[i].data};
+  return out;
+}
+
+struct Norms {
+  double error = 0, norm = 0;
+};
+inline Norms norms(const Whole& want, const Whole& got, size_t begin, size_t end) {
+  Norms n;
+  for (size_t i = begin; i < end; ++i) {
+    n.error += (want.data[i] - got.data[i]) * (want.data[i] - got.data[i]);
+    n.norm += want.data[i] * want.data[i];
+  }
+  return {std::sqrt(n.error), std::sqrt(n.norm)};
+}
+
+// Calls fn(name, row, want, got, begin, end) for each tensor, layer by layer; the first error ends it.
+template <class Fn>
+Status for_each_row(const std::map<std::string, Whole>& want, const std::map<std::string, Whole>& got,
+                    Fn fn) {
+  for (const auto& [name, w] : want) {
+    const auto it = got.find(name);
+    if (it == got.end() || it->second.dims != w.dims)
+      return check_failed("{} is not there in that shape", name);
+    if (!it->second.agreed || !w.agreed)
+      return check_failed("{}: ranks hold different bits of the same part", name);
+    const size_t rows = name.find("{}") != std::string::npos ? static_cast<size_t>(w.dims[0]) : 1;
+    const size_t each = w.data.size() / rows;
+    for (size_t r = 0; r < rows; ++r)
+      LIGNUM_RETURN_IF_ERROR(fn(name, r, w, it->second, r * each, (r + 1) * each));
+  }
+  return {};
+}
+
 // Each tensor, layer by layer, within 1e-5 of its own norm + 1e-7 of the norm of all of its kind (weights,
-// gradients, first and second moments); scalars within 1e-5. Names the worst tensor.
+// gradients, first and second moments); scalars within 1e-5. Names the tensor at fault.
 inline Status compare(const std::map<std::string, Whole>& want, const std::map<std::string, Whole>& got) {
-  struct Norms {
-    double error = 0, norm = 0;
-  };
-  const auto norms = [](const Whole& a, const Whole& b, size_t begin, size_t end) {
-    Norms n;
-    for (size_t i = begin; i < end; ++i) {
-      n.error += (a.data[i] - b.data[i]) * (a.data[i] - b.data[i]);
-      n.norm += a.data[i] * a.data[i];
-    }
-    return Norms{std::sqrt(n.error), std::sqrt(n.norm)};
-  };
   const auto kind_of = [](const std::string& name) {
     const size_t colon = name.find(':');
     return colon == std::string::npos ? std::string() : name.substr(0, colon);
@@ -232,29 +267,43 @@ inline Status compare(const std::map<std::string, Whole>& want, const std::map<s
     if (!w.dims.empty()) squares[kind_of(name)] += std::pow(norms(w, w, 0, w.data.size()).norm, 2);
   double worst = 0;
   std::string words;
-  for (const auto& [name, w] : want) {
-    const auto it = got.find(name);
-    if (it == got.end() || it->second.dims != w.dims)
-      return check_failed("{} is not there in that shape", name);
-    if (!it->second.agreed || !w.agreed)
-      return check_failed("{}: ranks hold different bits of the same part", name);
-    const size_t rows = w.dims.size() == 3 || (w.dims.size() == 2 && name.find("{}") != std::string::npos)
-                            ? static_cast<size_t>(w.dims[0])
-                            : 1;
-    const size_t each = w.data.size() / rows;
-    for (size_t r = 0; r < rows; ++r) {
-      const Norms n = norms(w, it->second, r * each, (r + 1) * each);
-      const double bound = 1e-5 * n.norm + (w.dims.empty() ? 0 : 1e-7 * std::sqrt(squares[kind_of(name)]));
-      if (!(n.error <= bound))  // NaN too
-        return check_failed("{} row {}: error {:.3g}, norm {:.3g}, bound {:.3g}", name, r, n.error, n.norm,
-                            bound);
-      if (bound > 0 && n.error / bound > worst) {
-        worst = n.error / bound;
-        words = fmt::format("{} row {}", name, r);
-      }
-    }
-  }
+  LIGNUM_RETURN_IF_ERROR(for_each_row(
+      want, got,
+      [&](const std::string& name, size_t r, const Whole& w, const Whole& g, size_t begin,
+          size_t end) -> Status {
+        const Norms n = norms(w, g, begin, end);
+        const double bound = 1e-5 * n.norm + (w.dims.empty() ? 0 : 1e-7 * std::sqrt(squares[kind_of(name)]));
+        if (!(n.error <= bound))  // NaN too
+          return check_failed("{} row {}: error {:.3g}, norm {:.3g}, bound {:.3g}", name, r, n.error, n.norm,
+                              bound);
+        if (bound > 0 && n.error / bound > worst) {
+          worst = n.error / bound;
+          words = fmt::format("{} row {}", name, r);
+        }
+        return {};
+      }));
   fmt::print("  worst: {:.3f} of the bound, {}\n", worst, words);
+  return {};
+}
+
+// As far from the exact value as twice the rounded graph, + 1e-4 of the norm.
+inline Status compare_rounded(const std::map<std::string, Whole>& exact,
+                              const std::map<std::string, Whole>& rounded,
+                              const std::map<std::string, Whole>& got) {
+  double worst = 0;
+  LIGNUM_RETURN_IF_ERROR(
+      for_each_row(exact, got,
+                   [&](const std::string& name, size_t r, const Whole& w, const Whole& g, size_t begin,
+                       size_t end) -> Status {
+                     const Norms n = norms(w, g, begin, end);
+                     const double bound = 2 * norms(w, rounded.at(name), begin, end).error + 1e-4 * n.norm;
+                     if (!(n.error <= bound))
+                       return check_failed("{} row {}: error {:.3g}, norm {:.3g}, bound {:.3g}", name, r,
+                                           n.error, n.norm, bound);
+                     if (bound > 0) worst = std::max(worst, n.error / bound);
+                     return {};
+                   }));
+  fmt::print("  worst: {:.3f} of the bf16 bound\n", worst);
   return {};
 }
 
