@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 namespace lignum::plan {
 namespace {
@@ -103,8 +104,8 @@ std::string seconds_text(double seconds) {
 
 std::string memory_table(const passes::MemoryPlan& memory, const ReportOptions& options) {
   std::vector<passes::MemoryPart> parts = memory.parts;
-  std::stable_sort(parts.begin(), parts.end(), [](const passes::MemoryPart& a, const passes::MemoryPart& b) {
-    return a.bytes > b.bytes;
+  std::sort(parts.begin(), parts.end(), [](const passes::MemoryPart& a, const passes::MemoryPart& b) {
+    return std::tie(b.bytes, a.name) < std::tie(a.bytes, b.name);
   });
   const auto arena = static_cast<double>(memory.arena_bytes);
   std::string out = "memory of one rank, at the fullest moment\n";
@@ -161,8 +162,8 @@ std::string node_table(const Price& p, const ReportOptions& options) {
   std::vector<const NodePrice*> nodes;
   for (const NodePrice& n : p.nodes)
     if (n.total_seconds > 0) nodes.push_back(&n);
-  std::stable_sort(nodes.begin(), nodes.end(), [](const NodePrice* a, const NodePrice* b) {
-    return a->total_seconds > b->total_seconds;
+  std::sort(nodes.begin(), nodes.end(), [](const NodePrice* a, const NodePrice* b) {
+    return std::tie(b->total_seconds, a->id, a->path) < std::tie(a->total_seconds, b->id, b->path);
   });
   if (static_cast<int64_t>(nodes.size()) > options.top)
     nodes.resize(static_cast<size_t>(std::max<int64_t>(0, options.top)));

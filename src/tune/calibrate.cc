@@ -141,7 +141,12 @@ class Calibrator {
     return {};
   }
 
-  void note(const std::string& what, const Measurement& m) { spreads_.emplace_back(m.spread, what); }
+  // Keeps with the point how far the median of all samples lies above what counts: 0 on a machine of one's
+  // own.
+  void note(const std::string& what, Measurement& m) {
+    m.spread = m.seconds > 0 ? m.median / m.seconds - 1 : 0;
+    spreads_.emplace_back(m.spread, what);
+  }
 
   hw::ProbeOptions probe(double seconds) const {
     hw::ProbeOptions p;
@@ -149,6 +154,7 @@ class Calibrator {
     p.min_seconds = seconds;
     p.sample_seconds = std::min(p.sample_seconds, seconds / 10);
     p.max_repeats = 60;
+    p.best_share = kBestShare;
     return p;
   }
 
@@ -174,8 +180,8 @@ class Calibrator {
     for (const Point& p : kept) calls.push_back(p.call);
     const std::vector<Measurement> measured = hw::measure_interleaved(calls, probe(seconds_each));
     for (size_t i = 0; i < kept.size(); ++i) {
-      note(kept[i].what, measured[i]);
       Measurement m = measured[i];
+      note(kept[i].what, m);
       // What the planner adds for the node is not part of its work.
       m.seconds = std::max(m.seconds - dispatch_[static_cast<size_t>(kept[i].threads)], 0.1 * m.seconds);
       kept[i].add(m);
@@ -187,7 +193,7 @@ class Calibrator {
     for (const auto& pool : pools_) {
       const int threads = pool->threads();
       const auto nothing = [](int64_t, int) {};
-      const Measurement m = hw::measure([&] { pool->run(threads, nothing); }, probe(each));
+      Measurement m = hw::measure([&] { pool->run(threads, nothing); }, probe(each));
       note(fmt::format("dispatch, {} threads", threads), m);
       builder_.dispatch(threads, m);
       dispatch_[static_cast<size_t>(threads)] = m.seconds;
@@ -380,7 +386,7 @@ class Calibrator {
       report(fmt::format("collectives between {} ranks", r));
       for (const hw::Collective op : kOps) {
         for (const int64_t bytes : kCollectiveBytes) {
-          LIGNUM_ASSIGN_OR_RETURN(const Measurement m, measure_collective(op, r, bytes, each));
+          LIGNUM_ASSIGN_OR_RETURN(Measurement m, measure_collective(op, r, bytes, each));
           note(fmt::format("{} of {} bytes, {} ranks", hw::collective_name(op), bytes, r), m);
           builder_.collective(op, r, bytes, m);
         }
@@ -393,8 +399,8 @@ class Calibrator {
   void measure_copy() {
     constexpr int64_t kBytes = 1 << 26;
     ops::Buffer from(kBytes, 0), to(kBytes, 0);
-    const Measurement m = hw::measure([&] { std::memcpy(to.data(), from.data(), kBytes); },
-                                      probe(kCopyShare * options_.seconds));
+    Measurement m = hw::measure([&] { std::memcpy(to.data(), from.data(), kBytes); },
+                                probe(kCopyShare * options_.seconds));
     note("host copy", m);
     builder_.copy_bandwidth(static_cast<double>(kBytes) / m.seconds);
     done_ = 1;

@@ -108,7 +108,7 @@ Result<hw::Measurement> measure_collective(hw::Collective op, int ranks, int64_t
     std::vector<double> unused;
     return rank.measure(transport, seconds, transport.rank() == 0 ? samples : unused);
   }));
-  return hw::summarize(std::move(samples), hw::ProbeOptions{}.best_share);
+  return hw::summarize(std::move(samples), kBestShare);
 }
 
 }  // namespace lignum::tune

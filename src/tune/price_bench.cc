@@ -1,6 +1,5 @@
 // Predicted against measured: calibrates, then prices and runs the same scheduled steps, and says by kind of
-// node where they differ. Each pool and world is run before and after all others, so that a slow spell of the
-// machine shows as a spread and not as an error of the model.
+// node where they differ. On both sides the fastest tenth counts.
 //   tune_bench [seconds of calibration] [specification to use instead]
 #include <fmt/core.h>
 
@@ -19,6 +18,7 @@
 #include "plan/price.h"
 #include "plan/report.h"
 #include "tune/calibrate.h"
+#include "tune/collective_timing.h"
 
 namespace lignum::tune {
 namespace {
@@ -132,7 +132,7 @@ Result<Measured> measure(const Run& run, const plan::Program& program, const pas
     if (transport.rank() == 0) measured.by_kind = std::move(best);
     return {};
   }));
-  measured.step = hw::summarize(std::move(samples), 0.3);
+  measured.step = hw::summarize(std::move(samples), kBestShare);
   return measured;
 }
 
@@ -148,10 +148,10 @@ Status compare(const Run& run, const hw::Spec& spec, kernels::Choice choice, dou
   LIGNUM_ASSIGN_OR_RETURN(const Measured m, measure(run, program, made_with.mesh, choice, seconds));
 
   fmt::print(
-      "{}, {} ranks of {} threads: predicted {}, measured {} (best third; median {}, spread {:.0f} %): "
+      "{}, {} ranks of {} threads: predicted {}, measured {} (fastest tenth of {}; median {}): "
       "{:+.1f} %\n",
       run.name, run.ranks, run.threads, plan::seconds_text(price.step_seconds),
-      plan::seconds_text(m.step.seconds), plan::seconds_text(m.step.median), 100 * m.step.spread,
+      plan::seconds_text(m.step.seconds), m.step.n, plan::seconds_text(m.step.median),
       100 * (price.step_seconds / m.step.seconds - 1));
   std::map<std::string, double> predicted;
   for (const plan::NodePrice& n : price.nodes) {

@@ -25,7 +25,7 @@ ops::Case retyped(ops::Case c, DType edge);
 std::optional<ops::Case> rescaled(const ops::Op& op, const ops::Case& c, double bytes);
 
 // One op on one case, ready to be called: inputs drawn as the tests draw them (a repeated block of 2^16
-// elements; labels that are all supervised), results and workspace apart.
+// elements; labels that are all supervised), results and workspace apart, state updated in place.
 class RowBench {
  public:
   RowBench(const ops::Op& op, ops::Case c, kernels::Choice choice);
