@@ -250,7 +250,8 @@ class Printer final : public ops::Emitter {
     return out;
   }
   static std::string_view zero(DType d) {
-    return d == DType::pred ? "false" : dtype_is_float(d) ? "0.0" : "0";
+    if (d == DType::pred) return "false";
+    return dtype_is_float(d) ? "0.0" : "0";
   }
 
   const PrintOptions& options_;
