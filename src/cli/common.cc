@@ -29,11 +29,14 @@ Result<config::Config> ConfigWords::load() const {
   return config::Config::load(path, overrides);
 }
 
-Result<std::optional<hw::Spec>> find_spec(const config::Config& config) {
+Result<std::optional<hw::Spec>> find_spec(const config::Config& config, std::string& why_not) {
   const std::string& name = config.text("spec");
   if (name.empty()) {
     Result<hw::Spec> spec = tune::load_calibrated_spec();
-    if (!spec.ok()) return std::optional<hw::Spec>();
+    if (!spec.ok()) {
+      why_not = spec.status().message();
+      return std::optional<hw::Spec>();
+    }
     return std::optional<hw::Spec>(std::move(spec).value());
   }
   LIGNUM_ASSIGN_OR_RETURN(hw::Spec spec, name == "cpu" ? tune::load_calibrated_spec() : hw::Spec::load(name));

@@ -24,9 +24,9 @@ class ConfigWords {
   const CLI::App& verb_;
 };
 
-// The specification that the key `spec` names: empty means this machine's where it is calibrated, "cpu" that
-// one or an error, else a name or a path.
-Result<std::optional<hw::Spec>> find_spec(const config::Config& config);
+// The specification that the key `spec` names: empty or "cpu" is this machine's, as calibrated, else a name
+// or a path. Only where the key is empty may it be absent; `why_not` then says why.
+Result<std::optional<hw::Spec>> find_spec(const config::Config& config, std::string& why_not);
 
 // A flag --json of the verb.
 void add_json(CLI::App& verb, bool& json, const std::string& what);

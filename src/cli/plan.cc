@@ -21,10 +21,7 @@ struct Arguments {
 Status run(const Arguments& a) {
   LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
   LIGNUM_ASSIGN_OR_RETURN(const Target target, find_target(config));
-  if (!target.spec) {
-    return user_error(
-        "this machine has no specification yet: run `lignum calibrate`, or name one with spec=tpu7x");
-  }
+  if (!target.spec) return user_error("{}; or name one with spec=tpu7x", target.no_spec);
   LIGNUM_ASSIGN_OR_RETURN(const plan::Program program, plan::make_program(target.step));
   LIGNUM_ASSIGN_OR_RETURN(const plan::Price price,
                           plan::price(program, target.step, *target.spec, target.topology));

@@ -15,6 +15,7 @@ struct Target {
   plan::ProgramOptions step;
   int64_t devices = 1;
   std::optional<hw::Spec> spec;          // absent: this machine, not calibrated
+  std::string no_spec;                   // why it is absent
   std::optional<hw::Topology> topology;  // TPU
   int64_t device_memory = 0;             // bytes a device may use; 0: unknown
   std::string describe() const;

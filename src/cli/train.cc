@@ -29,9 +29,9 @@ struct Arguments {
 
 Status run(const Arguments& a, int& code) {
   LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
-  LIGNUM_ASSIGN_OR_RETURN(const std::optional<hw::Spec> spec, find_spec(config));
-  install_stop();
   train::TrainOptions options;
+  LIGNUM_ASSIGN_OR_RETURN(const std::optional<hw::Spec> spec, find_spec(config, options.no_spec));
+  install_stop();
   if (a.json) {
     options.record = print_json;
   } else {

@@ -89,7 +89,7 @@ void log_start(const Run& run) {
 void predict(const Run& run, TrainSummary& summary) {
   summary.planned_bytes = run.program.memory.arena_bytes;
   if (run.options.spec == nullptr) {
-    summary.no_prediction = "this machine is not calibrated";
+    summary.no_prediction = run.options.no_spec;
     return;
   }
   const Result<plan::Price> price = plan::price(run.program, run.setup.step, *run.options.spec);

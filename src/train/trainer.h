@@ -18,6 +18,7 @@ struct TrainOptions {
   std::function<void(const nlohmann::ordered_json&)> record;  // each record of metrics.jsonl as it is written
   const std::atomic<int>* stop = nullptr;                     // a signal's number once it has come, else 0
   const hw::Spec* spec = nullptr;                             // this machine's, for MFU and the prediction
+  std::string no_spec = "this machine is not calibrated";     // why it is null
 };
 
 struct TrainSummary {

@@ -2,6 +2,7 @@
 // result dims: batch, a's others, b's others, each group in the order of its operand (batch: as listed).
 // f32 or bf16 operands, fp32 accumulation, rounded once to `dtype` (default: a's).
 #include <algorithm>
+#include <array>
 
 #include "kernels/gemm.h"
 #include "kernels/rows.h"
@@ -24,7 +25,24 @@ struct Groups {
   }
 };
 
-int64_t product(const Type& t, const Dims& which) {
+using List = std::span<const int64_t>;
+
+// A few numbers, one a dim, without the heap: cpu() plans each of its calls, and a step allocates nothing.
+template <class T>
+class Few {
+ public:
+  void push_back(T v) {
+    LIGNUM_CHECK(size_ < items_.size(), "more than {} dims", items_.size());
+    items_[size_++] = v;
+  }
+  operator std::span<const T>() const { return {items_.data(), size_}; }  // NOLINT: a Few is such a span
+
+ private:
+  std::array<T, kernels::kMaxRank> items_{};
+  size_t size_ = 0;
+};
+
+int64_t product(const Type& t, List which) {
   int64_t n = 1;
   for (const int64_t d : which) n *= t.dims[static_cast<size_t>(d)];
   return n;
@@ -35,17 +53,21 @@ int64_t product(const Type& t, const Dims& which) {
 struct Line {
   int64_t size = 1, stride = 1;
 };
-bool collapse(const Type& t, const Dims& which, Line& line) {
-  const Dims strides = row_major_strides(t.dims);
+bool collapse(const Type& t, List which, Line& line) {
+  const auto stride = [&](size_t d) {
+    int64_t n = 1;
+    for (size_t i = d + 1; i < t.dims.size(); ++i) n *= t.dims[i];
+    return n;
+  };
   line = {};
   bool first = true;
   for (size_t i = which.size(); i-- > 0;) {
     const auto d = static_cast<size_t>(which[i]);
     if (t.dims[d] == 1) continue;
     if (first) {
-      line = {t.dims[d], strides[d]};
+      line = {t.dims[d], stride(d)};
       first = false;
-    } else if (strides[d] != line.stride * line.size) {
+    } else if (stride(d) != line.stride * line.size) {
       return false;
     } else {
       line.size *= t.dims[d];
@@ -58,11 +80,11 @@ bool collapse(const Type& t, const Dims& which, Line& line) {
 // workspace, [batch, rows, contract] dense, when its dims cannot be walked with one stride a group.
 struct Operand {
   bool copied = false;
-  std::vector<int> permutation;  // of the copy
-  bool contract_first = false;   // stored [contract, rows]
+  Few<int> permutation;         // of the copy
+  bool contract_first = false;  // stored [contract, rows]
   int64_t ld = 1, stride = 0;
 };
-Operand plan_operand(const Type& t, const Dims& batch, const Dims& rows, const Dims& contract) {
+Operand plan_operand(const Type& t, List batch, List rows, List contract) {
   Operand o;
   Line b, r, c;
   if (t.elements() > 0 && collapse(t, batch, b) && collapse(t, rows, r) && collapse(t, contract, c)) {
@@ -78,11 +100,20 @@ Operand plan_operand(const Type& t, const Dims& batch, const Dims& rows, const D
     }
   }
   o.copied = t.elements() > 0;
-  for (const Dims* group : {&batch, &rows, &contract})
-    for (const int64_t d : *group) o.permutation.push_back(static_cast<int>(d));
+  for (const List group : {batch, rows, contract})
+    for (const int64_t d : group) o.permutation.push_back(static_cast<int>(d));
   o.ld = std::max<int64_t>(1, product(t, contract));
   o.stride = product(t, rows) * product(t, contract);
   return o;
+}
+
+Few<int64_t> free_dims(const Type& t, List batch, List contract) {
+  Few<int64_t> free;
+  for (int64_t d = 0; d < t.rank(); ++d) {
+    const auto taken = [d](List list) { return std::find(list.begin(), list.end(), d) != list.end(); };
+    if (!taken(batch) && !taken(contract)) free.push_back(d);
+  }
+  return free;
 }
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -93,19 +124,24 @@ struct Plan {
   int64_t copy_a = 0, copy_b = 0;  // bytes of workspace in front of GEMM's own
 
   explicit Plan(const Site& s) {
-    Groups g(s);
+    const List batch_a = s.attrs.get<Dims>("batch_a"), batch_b = s.attrs.get<Dims>("batch_b");
+    const List listed_a = s.attrs.get<Dims>("contract_a"), listed_b = s.attrs.get<Dims>("contract_b");
     // The order of the contracted pairs is free (fixed by the node, so its bits are): a's is kept.
-    std::vector<std::pair<int64_t, int64_t>> pairs;
-    for (size_t i = 0; i < g.contract_a.size(); ++i) pairs.emplace_back(g.contract_a[i], g.contract_b[i]);
-    std::sort(pairs.begin(), pairs.end());
-    for (size_t i = 0; i < pairs.size(); ++i) std::tie(g.contract_a[i], g.contract_b[i]) = pairs[i];
-
-    a = plan_operand(s.in[0], g.batch_a, g.free_a, g.contract_a);
-    b = plan_operand(s.in[1], g.batch_b, g.free_b, g.contract_b);
-    gemm.batch = product(s.in[0], g.batch_a);
-    gemm.m = product(s.in[0], g.free_a);
-    gemm.n = product(s.in[1], g.free_b);
-    gemm.k = product(s.in[0], g.contract_a);
+    Few<int64_t> contract_a, contract_b;
+    for (int64_t d = 0; d < s.in[0].rank(); ++d) {
+      const auto at = std::find(listed_a.begin(), listed_a.end(), d);
+      if (at == listed_a.end()) continue;
+      contract_a.push_back(d);
+      contract_b.push_back(listed_b[static_cast<size_t>(at - listed_a.begin())]);
+    }
+    const Few<int64_t> free_a = free_dims(s.in[0], batch_a, listed_a),
+                       free_b = free_dims(s.in[1], batch_b, listed_b);
+    a = plan_operand(s.in[0], batch_a, free_a, contract_a);
+    b = plan_operand(s.in[1], batch_b, free_b, contract_b);
+    gemm.batch = product(s.in[0], batch_a);
+    gemm.m = product(s.in[0], free_a);
+    gemm.n = product(s.in[1], free_b);
+    gemm.k = product(s.in[0], contract_a);
     gemm.a = s.in[0].dtype;
     gemm.b = s.in[1].dtype;
     gemm.c = s.out[0].dtype;

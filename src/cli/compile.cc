@@ -1,0 +1,120 @@
+// lignum compile: a training step for TPU devices that need not be there.
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "cli/common.h"
+#include "cli/target.h"
+#include "cli/verbs.h"
+#include "pjrt/reader.h"
+#include "plan/report.h"
+#include "train/replicas.h"
+
+namespace lignum::cli {
+namespace {
+
+struct Arguments {
+  explicit Arguments(CLI::App& verb) : config(verb) {}
+  ConfigWords config;
+  std::string stablehlo, hlo;
+  bool json = false;
+};
+
+// What the compiler made of a loop's collectives.
+struct Loop {
+  std::string name;
+  int64_t dots = 0;
+  std::vector<pjrt::AsyncCollective> collectives;
+};
+std::vector<Loop> loops_of(const pjrt::HloProgram& program) {
+  std::vector<Loop> loops;
+  for (const pjrt::HloComputation* body : program.while_bodies())
+    loops.push_back({body->name, program.count_dots(*body), program.async_collectives(*body)});
+  return loops;
+}
+
+nlohmann::ordered_json to_json(const Target& target, const pjrt::CompiledStep& step, int64_t program_bytes,
+                               const std::vector<Loop>& loops) {
+  const pjrt::MemoryStats& m = step.memory;
+  nlohmann::ordered_json j = {{"topology", target.topology->text()},  {"devices", target.devices},
+                              {"program_bytes", program_bytes},       {"peak_bytes", m.peak},
+                              {"arguments_bytes", m.arguments},       {"outputs_bytes", m.outputs},
+                              {"aliased_bytes", m.aliased},           {"temporaries_bytes", m.temporaries},
+                              {"device_memory", target.device_memory}};
+  for (const Loop& loop : loops) {
+    nlohmann::ordered_json collectives = nlohmann::ordered_json::array();
+    for (const pjrt::AsyncCollective& c : loop.collectives)
+      collectives.push_back({{"kind", c.collective}, {"name", c.name}, {"dots_between", c.dots_between}});
+    j["loops"].push_back({{"name", loop.name}, {"dots", loop.dots}, {"collectives", collectives}});
+  }
+  return j;
+}
+
+void print(const Target& target, const pjrt::CompiledStep& step, int64_t program_bytes,
+           const std::vector<Loop>& loops) {
+  const auto bytes = [](int64_t n) { return plan::bytes_text(static_cast<double>(n)); };
+  const pjrt::MemoryStats& m = step.memory;
+  print_line(target.describe());
+  print_line(fmt::format("program {}", bytes(program_bytes)));
+  print_line(fmt::format(
+      "memory of a device, as compiled: peak {} of {}; arguments {}, outputs {} ({} of them in place), "
+      "temporaries {}",
+      bytes(m.peak), bytes(target.device_memory), bytes(m.arguments), bytes(m.outputs), bytes(m.aliased),
+      bytes(m.temporaries)));
+  for (const Loop& loop : loops) {
+    print_line(fmt::format("loop {}: {} matmuls", loop.name, loop.dots));
+    for (const pjrt::AsyncCollective& c : loop.collectives)
+      print_line(fmt::format("  {} {}: {} matmuls run under it", c.collective, c.name, c.dots_between));
+  }
+}
+
+Status run(const Arguments& a) {
+  LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
+  LIGNUM_ASSIGN_OR_RETURN(const Target target, find_target(config));
+  if (!target.topology)
+    return user_error("compile_topology is empty: say for which TPUs, tpu7x:2x2x1 or tpu7x-8");
+  LIGNUM_ASSIGN_OR_RETURN(const plan::Program program, plan::make_program(target.step));
+  const pjrt::PrintOptions options = train::print_options(target.step.mesh);
+  if (!a.stablehlo.empty()) {
+    LIGNUM_ASSIGN_OR_RETURN(const std::string text, pjrt::print_stablehlo(*program.local, options));
+    LIGNUM_RETURN_IF_ERROR(write_file_atomic(a.stablehlo, text));
+  }
+  LIGNUM_ASSIGN_OR_RETURN(const pjrt::Plugin plugin,
+                          pjrt::Plugin::load(pjrt::PluginKind::tpu, config.text("plugin")));
+  LIGNUM_ASSIGN_OR_RETURN(const pjrt::Topology topology,
+                          pjrt::Topology::create(plugin, target.topology->text()));
+  LIGNUM_ASSIGN_OR_RETURN(const pjrt::CompiledStep step,
+                          pjrt::compile_step(topology, *program.local, options));
+  if (!a.hlo.empty()) LIGNUM_RETURN_IF_ERROR(write_file_atomic(a.hlo, step.program.to_text()));
+  LIGNUM_ASSIGN_OR_RETURN(const int64_t program_bytes, step.compiled.serialized_size());
+  const std::vector<Loop> loops = loops_of(step.program);
+  if (a.json) {
+    print_json(to_json(target, step, program_bytes, loops));
+  } else {
+    print(target, step, program_bytes, loops);
+  }
+  if (target.device_memory > 0 && step.memory.peak > target.device_memory) {
+    return check_failed("the step needs {} of device memory, there are {}",
+                        plan::bytes_text(static_cast<double>(step.memory.peak)),
+                        plan::bytes_text(static_cast<double>(target.device_memory)));
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_compile(CLI::App& app, Outcome& outcome) {
+  CLI::App& verb = *app.add_subcommand(
+      "compile", "Compiles a training step for TPUs ahead of time: memory, loops, what overlaps.");
+  auto a = std::make_shared<Arguments>(verb);
+  verb.add_option("--stablehlo", a->stablehlo, "write the program that is compiled to this file");
+  verb.add_option("--hlo", a->hlo, "write the optimised program to this file");
+  add_json(verb, a->json, "print one JSON object");
+  add_examples(
+      verb, "compile [config.yml] [key=value ...] [--stablehlo PATH] [--hlo PATH] [--json]",
+      {"compile model_name=lignum-61m compile_topology=tpu7x:2x2x1 ici_fsdp_parallelism=8 dtype=bfloat16",
+       "compile configs/quickstart.yml compile_topology=tpu7x-8 ici_fsdp_parallelism=8 --hlo step.txt"});
+  verb.final_callback([a, &outcome] { outcome.status = run(*a); });
+}
+
+}  // namespace lignum::cli
