@@ -73,7 +73,8 @@ std::vector<std::string_view> nearest_names(std::string_view name, const std::ve
     const std::string_view other = names[i];
     if (other.size() > kLongest) continue;
     const size_t longer = std::max(name.size(), other.size()), shorter = std::min(name.size(), other.size());
-    const bool contains = shorter >= 4 && (other.find(name) != std::string_view::npos || name.find(other) != std::string_view::npos);
+    const bool contains = shorter >= 4 && (other.find(name) != std::string_view::npos ||
+                                           name.find(other) != std::string_view::npos);
     // The difference in length bounds the distance from below: most names need no table.
     if (!contains && longer - shorter > longer / 3) continue;
     const int distance = edit_distance(name, other);
