@@ -20,7 +20,7 @@ std::string number(double v) {
   return s;
 }
 
-std::string quoted(std::string_view s) {
+std::string quoted_text(std::string_view s) {
   std::string out = "\"";
   for (const char c : s) {
     if (c == '"' || c == '\\') {
@@ -50,7 +50,7 @@ std::string attr_text(const Attr& a) {
     std::string operator()(bool v) const { return v ? "true" : "false"; }
     std::string operator()(int64_t v) const { return fmt::format("{}", v); }
     std::string operator()(double v) const { return number(v); }
-    std::string operator()(const std::string& v) const { return quoted(v); }
+    std::string operator()(const std::string& v) const { return quoted_text(v); }
     std::string operator()(const std::vector<int64_t>& v) const {
       return "[" + joined(v, [](int64_t x) { return fmt::format("{}", x); }) + "]";
     }
@@ -66,8 +66,8 @@ std::string value_text(Value v) {
 
 std::string tag_text(const Tag& tag) {
   if (tag == Tag{}) return "";
-  std::string out = fmt::format(" @ {} {}", quoted(tag.path), role_name(tag.role));
-  if (!tag.name.empty()) out += " name=" + quoted(tag.name);
+  std::string out = fmt::format(" @ {} {}", quoted_text(tag.path), role_name(tag.role));
+  if (!tag.name.empty()) out += " name=" + quoted_text(tag.name);
   if (tag.layer_end > 0) out += fmt::format(" layers={}:{}", tag.layer_begin, tag.layer_end);
   return out;
 }
@@ -97,7 +97,7 @@ void print_into(const Graph& g, const std::string& indent, std::string& out) {
   out += indent + "return";
   for (size_t i = 0; i < g.outputs().size(); ++i) {
     const Output& o = g.outputs()[i];
-    out += fmt::format("{} {} as {}", i == 0 ? "" : ",", value_text(o.value), quoted(o.name));
+    out += fmt::format("{} {} as {}", i == 0 ? "" : ",", value_text(o.value), quoted_text(o.name));
     if (o.alias >= 0) out += fmt::format(" alias {}", o.alias);
   }
   out += "\n";

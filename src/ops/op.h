@@ -100,8 +100,8 @@ struct ShardRule {
   // The op commutes with sums over ranks (add of two gradients, reshape): partial inputs, all over the same
   // axes, give partial results.
   bool linear = false;
-  // The result is the input in a wider type, exactly: a sum over ranks may be taken of the input, in the result's type
-  // (bf16 travels, f32 is added up).
+  // The result is the input in a wider type, exactly: a sum over ranks may be taken of the input, in the
+  // result's type (bf16 travels, f32 is added up).
   bool widens = false;
   // The attribute that holds the dims of result 0 (reshape, broadcast, constant); partition writes the local
   // dims there.
