@@ -54,7 +54,7 @@ Type row_type(const Type& x, DType dtype) {
   return t;
 }
 
-Rows rows_of(const Type& x) { return {product(without_last(x.dims)), x.dims.back()}; }
+Rows rows_of(const Type& x) { return {product(std::span(x.dims).first(x.dims.size() - 1)), x.dims.back()}; }
 
 Dims first_dims(int64_t rank) {
   Dims out;
