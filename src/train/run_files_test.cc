@@ -38,7 +38,8 @@ TEST(MetricsFile, ResumeDropsWhatIsDoneAgain) {
       ASSERT_TRUE(file->append(to_json(m)).ok());
       EvalMetrics e;
       e.step = step + 1;
-      if (step % 2 == 1) ASSERT_TRUE(file->append(to_json(e)).ok());
+      if (step % 2 == 0) continue;
+      ASSERT_TRUE(file->append(to_json(e)).ok());
     }
   }
   auto text = read_text(path);
