@@ -237,13 +237,6 @@ class Partitioner {
       for (const auto& dims : *side)
         for (const int f : dims) count = std::max(count, f + 1);
     std::vector<Axes> factors(static_cast<size_t>(count));
-    if (n.inputs.empty()) {
-      // A constant can be made in any shape: as its names ask.
-      const Sharding s = by_names(n.types[0]);
-      for (size_t d = 0; d < rule.out[0].size(); ++d)
-        if (rule.out[0][d] >= 0) factors[static_cast<size_t>(rule.out[0][d])] = s.dims[d];
-      return factors;
-    }
     std::set<std::string> taken;
     for (int f = 0; f < count; ++f) {
       std::optional<Axes> axes;
@@ -263,7 +256,10 @@ class Partitioner {
           }
         }
       }
-      if (!axes) continue;
+      // A factor of the result alone (a constant's dim, a broadcast's new one) can be made in any shape: as
+      // its name asks.
+      if (!axes && rule.result_dims.empty()) continue;
+      if (!axes) axes = by_names_of_factor(rule, n, f, taken);
       // What relaid() can reach is a prefix of each operand's own axes.
       for (size_t i = 0; i < in.size(); ++i)
         for (size_t d = 0; d < rule.in[i].size(); ++d)
@@ -278,6 +274,18 @@ class Partitioner {
     }
     return factors;
   }
+  Axes by_names_of_factor(const ops::ShardRule& rule, const Node& n, int factor,
+                          const std::set<std::string>& taken) const {
+    const Sharding s = by_names(n.types[0]);
+    for (size_t d = 0; d < rule.out[0].size(); ++d) {
+      if (rule.out[0][d] != factor) continue;
+      Axes axes = s.dims[d];
+      std::erase_if(axes, [&](const std::string& axis) { return taken.contains(axis); });
+      return axes;
+    }
+    return {};
+  }
+
   // Axes are given up, innermost first, until they divide every dim that walks the factor.
   void shrink_to_exact(const ops::ShardRule& rule, const ops::Site& site, int factor, Axes& axes) const {
     const auto divides = [&](std::span<const Type> types, const std::vector<std::vector<int>>& dims) {

@@ -1,6 +1,9 @@
 #include "passes/update.h"
 
+#include <algorithm>
+
 #include "ops/op.h"
+#include "passes/partition.h"
 
 namespace lignum::passes {
 namespace {
@@ -31,6 +34,15 @@ std::map<Value, Value> copy_nodes(const Graph& from, Graph& to) {
     for (int32_t r = 0; r < results; ++r) map[{id, r}] = {made, r};
   }
   return map;
+}
+
+// The logical names of a type that some rule shards, sorted.
+std::vector<std::string> sharded_names(const ir::Type& type) {
+  std::vector<std::string> out;
+  for (const std::string& name : type.names)
+    if (default_axis_rules().contains(name)) out.push_back(name);
+  std::sort(out.begin(), out.end());
+  return out;
 }
 
 // 1 / max(tokens, 1): a batch without a supervised token has gradients of zero, not NaN.
@@ -127,11 +139,16 @@ Graph add_update(const Graph& gradients, const AdamW& options) {
   std::vector<std::pair<std::string, Value>> grads;
   for (const ir::Output& o : gradients.outputs())
     if (is_gradient(o.name)) grads.emplace_back(o.name.substr(kGradPrefix.size()), map.at(o.value));
-  std::optional<Value> squares;
+  // Gradients that are sharded alike are summed first: their sum stays open over the ranks, and one scalar is
+  // reduced.
+  std::map<std::vector<std::string>, Value> by_sharding;
   for (const auto& [name, grad] : grads) {
     const Value s = b.add("sum_squares", {grad});
-    squares = squares ? b.elementwise("add", {*squares, s}) : s;
+    const auto [it, fresh] = by_sharding.emplace(sharded_names(g.type(grad)), s);
+    if (!fresh) it->second = b.elementwise("add", {it->second, s});
   }
+  std::optional<Value> squares;
+  for (const auto& [names, s] : by_sharding) squares = squares ? b.elementwise("add", {*squares, s}) : s;
   LIGNUM_CHECK(squares.has_value(), "no gradients");
   const Value norm = b.elementwise("mul", {b.elementwise("sqrt", {*squares}), inverse});
   Value scale = inverse;
@@ -193,7 +210,11 @@ Graph add_mean_gradients(const Graph& gradients) {
     if (!is_gradient(o.name)) continue;
     const Value grad = map.at(o.value);
     const ir::Type type = g.type(grad);
-    const Value mean = b.elementwise("mul", {grad, b.splat(inverse, type)});
+    // Sharded like the gradient, by the same names; the path keeps equal shapes of other parameters apart.
+    b.tag.path = "mean/" + o.name;
+    const Value factor = b.splat(inverse, type);
+    g.set_names(factor, type.names);
+    const Value mean = b.elementwise("mul", {grad, factor});
     g.set_names(mean, type.names);
     g.output(o.name, mean);
   }
