@@ -80,6 +80,7 @@ TEST(Cli, ExitCodesAndOneMessage) {
       {"eval", yml},
       {"eval", yml, "run_name=absent"},
       {"plan", yml, "spec=absent"},
+      {"compile", yml},
       {"inspect"},
       {"inspect", "graph", yml, "--stage", "absent"},
       {"inspect", "key", "absent"},
@@ -100,7 +101,8 @@ TEST(Cli, ExitCodesAndOneMessage) {
 
 TEST(Cli, HelpOfEveryVerbHasExamples) {
   const TestFolder f;
-  for (const std::string verb : {"train", "eval", "plan", "calibrate", "inspect", "verify-model"}) {
+  for (const std::string verb :
+       {"train", "eval", "plan", "compile", "calibrate", "inspect", "verify-model"}) {
     const Ended e = run(f, {verb, "--help"});
     EXPECT_EQ(e.code, 0);
     EXPECT_NE(e.out.find("Examples:\n  lignum " + verb), std::string::npos) << e.out;
