@@ -27,7 +27,8 @@ nlohmann::ordered_json memory_json(const passes::MemoryPlan& plan) {
   nlohmann::ordered_json j = {{"state_bytes", plan.state_bytes}, {"arena_bytes", plan.arena_bytes}};
   for (const passes::MemoryPart& p : plan.parts) j["parts"].push_back({{"name", p.name}, {"bytes", p.bytes}});
   for (const passes::Allocation& a : plan.allocations) {
-    j["allocations"].push_back({{"part", a.part},
+    j["allocations"].push_back({{"graph", a.frame},
+                                {"part", a.part},
                                 {"what", a.what},
                                 {"base", a.base},
                                 {"bytes", a.bytes},
@@ -40,8 +41,8 @@ nlohmann::ordered_json memory_json(const passes::MemoryPlan& plan) {
 std::string memory_text(const passes::MemoryPlan& plan) {
   std::string text = plan::memory_table(plan);
   for (const passes::Allocation& a : plan.allocations) {
-    text += fmt::format("\n{:>14} {:>14}  slots {}..{}  {}: {}", a.base, a.bytes, a.first, a.last, a.part,
-                        a.what);
+    text += fmt::format("\n{:>14} {:>14}  graph {} slots {}..{}  {}: {}", a.base, a.bytes, a.frame, a.first,
+                        a.last, a.part, a.what);
   }
   return text;
 }

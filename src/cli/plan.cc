@@ -49,7 +49,7 @@ void add_plan(CLI::App& app, Outcome& outcome) {
   add_examples(
       verb, "plan [config.yml] [key=value ...] [--top N] [--json]",
       {"plan configs/quickstart.yml", "plan configs/quickstart.yml ranks=2 ici_fsdp_parallelism=2",
-       "plan model_name=llama3-8b target=tpu compile_topology=tpu7x-8 ici_fsdp_parallelism=-1 --json"});
+       "plan model_name=llama3.1-8b target=tpu compile_topology=tpu7x-8 ici_fsdp_parallelism=-1 --json"});
   verb.final_callback([a, &outcome] { outcome.status = run(*a); });
 }
 

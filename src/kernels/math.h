@@ -27,9 +27,9 @@ struct ScalarOps {
   }
 };
 
-// e^x: at most 1 ulp off (checked over all floats: math_test), subnormal results included; 0 below -104, Inf
-// above 88.73, NaN for NaN. x = n ln2 + r, |r| <= ln2 / 2; e^r = 1 + r + r^2 P(r), P the Chebyshev
-// interpolant of degree 5.
+// e^x: at most 1 ulp off (checked at a prime step through the bit patterns: isa_test.cc), subnormal results
+// included; 0 below -104, Inf above 88.73, NaN for NaN. x = n ln2 + r, |r| <= ln2 / 2; e^r = 1 + r + r^2
+// P(r), P the Chebyshev interpolant of degree 5.
 template <class Ops>
 [[gnu::always_inline]] static inline typename Ops::V exp_of(typename Ops::V x) {
   const auto shift = Ops::set1(0x1.8p23f);

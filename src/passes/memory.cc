@@ -60,7 +60,17 @@ class Frame {
 
   int64_t size() const { return size_; }
   const std::vector<MemoryPart>& parts() const { return parts_; }
-  const std::vector<Live>& live() const { return live_; }
+  // Every allocation of this frame and of those inside it, at its absolute place.
+  void collect(int64_t base, int32_t& frames, std::vector<Allocation>& out) const {
+    const int32_t mine = frames++;
+    for (const Live& l : live_) {
+      out.push_back(l.allocation);
+      out.back().base += base;
+      out.back().frame = mine;
+      const auto body = bodies_.find(l.node);
+      if (body != bodies_.end()) body->second.collect(base + l.allocation.base, frames, out);
+    }
+  }
 
   Layout lay_out(int64_t base, const std::vector<Place>& params, const std::map<int64_t, Place>& rows) const {
     Layout layout;
@@ -362,10 +372,8 @@ MemoryPlan plan_memory(const Scheduled& step, int threads) {
   plan.arena_bytes = plan.state_bytes + frame.size();
   for (const auto& [name, bytes] : state) plan.parts.push_back({name, bytes});
   for (const MemoryPart& p : frame.parts()) plan.parts.push_back(p);
-  for (const Live& l : frame.live()) {
-    plan.allocations.push_back(l.allocation);
-    plan.allocations.back().base += plan.state_bytes;
-  }
+  int32_t frames = 0;
+  frame.collect(plan.state_bytes, frames, plan.allocations);
   return plan;
 }
 
@@ -377,7 +385,7 @@ Status verify_memory(const Scheduled& step, const MemoryPlan& plan) {
                             plan.state_bytes, plan.arena_bytes);
     for (size_t j = 0; j < i; ++j) {
       const Allocation& b = plan.allocations[j];
-      const bool together = a.first <= b.last && b.first <= a.last;
+      const bool together = a.frame == b.frame && a.first <= b.last && b.first <= a.last;
       if (together && a.base < b.base + b.bytes && b.base < a.base + a.bytes)
         return internal_error("{} and {} overlap at {}", a.what, b.what, std::max(a.base, b.base));
     }

@@ -50,6 +50,8 @@ struct Allocation {
   std::string part, what;  // what: module path and kind of the value
   int64_t base = 0, bytes = 0;
   int64_t first = 0, last = 0;  // slots of its graph during which it lives, ends included
+  int32_t frame =
+      0;  // the graph: 0 the outermost, then its loops' bodies; a body's lie inside one of its parent's
 };
 
 struct MemoryPlan {
@@ -59,7 +61,8 @@ struct MemoryPlan {
   int64_t arena_bytes = 0;  // all
   std::vector<MemoryPart>
       parts;  // at the fullest moment; together what is then in use (<= arena_bytes: the rest is gaps)
-  std::vector<Allocation> allocations;  // of the outermost graph, a loop's frame as one
+  std::vector<Allocation>
+      allocations;  // of every graph; a loop stands in its parent as one, and its body follows
 };
 
 // threads: of the rank's pool; kernels' workspaces depend on it, no bits do.

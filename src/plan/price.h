@@ -10,8 +10,7 @@
 // body a share `collective.overlap` of the collectives' time hides under compute:
 //   body = max(compute, overlap * collectives) + (1 - overlap) * collectives,
 // and only the gathers of the first iteration of the first loop are under nothing. Element-wise traffic
-// carries the specification's multiplier (fitted or not: Spec::load). Against 17 published steps this form
-// has a median error of 2 % with the fitted numbers and 4.5 % without any (tpu7x).
+// carries the specification's multiplier (fitted or not: Spec::load).
 #pragma once
 
 #include <optional>
