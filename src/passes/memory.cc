@@ -253,8 +253,10 @@ class Frame {
   void pack() {
     std::vector<Allocation*> order;
     for (Live& l : live_) order.push_back(&l.allocation);
-    std::stable_sort(order.begin(), order.end(),
-                     [](const Allocation* a, const Allocation* b) { return a->bytes > b->bytes; });
+    // Equal sizes in the order of live_, whose elements lie in one array.
+    std::sort(order.begin(), order.end(), [](const Allocation* a, const Allocation* b) {
+      return std::pair(-a->bytes, a) < std::pair(-b->bytes, b);
+    });
     for (size_t k = 0; k < order.size(); ++k) {
       Allocation& mine = *order[k];
       std::vector<std::pair<int64_t, int64_t>> taken;
