@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "comm/threads.h"
 #include "plan/price.h"
 #include "plan/report.h"
@@ -141,6 +142,12 @@ Result<TrainSummary> train(const config::Config& config, const TrainOptions& opt
   LIGNUM_ASSIGN_OR_RETURN(TrainData data, TrainData::open(config, setup.model.vocab_size, setup.batch));
   const std::string folder = run_folder(config);
   const bool checkpoints = config.boolean("enable_checkpointing");
+  LIGNUM_RETURN_IF_ERROR(make_directories(folder));
+  // Two processes on one run would mix their records and checkpoints.
+  const Result<FileLock> lock = FileLock::acquire(join_path(folder, "lock"));
+  if (!lock.ok())
+    return lock.status().with_context(
+        "the lock of the run (two processes cannot train one run: use another run_name)");
   std::optional<Checkpoint> resume;
   if (checkpoints) {
     LIGNUM_RETURN_IF_ERROR(remove_unfinished(folder));
@@ -148,7 +155,6 @@ Result<TrainSummary> train(const config::Config& config, const TrainOptions& opt
     if (resume) LIGNUM_RETURN_IF_ERROR(adopt(*resume, config, data, setup, options));
   }
   LIGNUM_ASSIGN_OR_RETURN(plan::Program program, plan::make_program(setup.step));
-  LIGNUM_RETURN_IF_ERROR(make_directories(folder));
   Run run{.config = config,
           .options = options,
           .setup = std::move(setup),
