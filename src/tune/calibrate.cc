@@ -141,10 +141,9 @@ class Calibrator {
     return {};
   }
 
-  // Keeps with the point how far the median of all samples lies above what counts: 0 on a machine of one's
-  // own.
+  // Keeps with the point how far its median lies above its fastest sample: little on a machine of one's own.
   void note(const std::string& what, Measurement& m) {
-    m.spread = m.seconds > 0 ? m.median / m.seconds - 1 : 0;
+    m.spread = m.min > 0 ? m.median / m.min - 1 : 0;
     spreads_.emplace_back(m.spread, what);
   }
 

@@ -2,8 +2,8 @@
 // CPU specification that plans are priced on (docs/specs.md).
 //
 // Every point is the time of one call with a node's fixed cost (dispatch) taken off, since the planner adds
-// that once a node. Samples are taken in turn, the fastest tenth counts (hw/probe.h): others on the machine
-// only ever add time. Row ops are found by going through all ops and their bench cases, in f32 and bf16 and
+// that once a node. Samples are taken in turn, their median counts, as a run's median step is what a plan is
+// held against. Row ops are found by going through all ops and their bench cases, in f32 and bf16 and
 // at several sizes: no list here names ops.
 #pragma once
 
@@ -38,8 +38,8 @@ struct CalibrateOptions {
 struct Calibration {
   hw::Spec spec;
   std::string path;  // where it was written, empty if it was not
-  // How far the median of a point's samples lies above its fastest tenth, the median and the worst of all
-  // points. Over about 0.1 the machine was busy, and predictions err by as much and more.
+  // How far a point's median lies above its fastest sample: the median and the worst of all points. Over
+  // about 0.3 the machine was busy, and predictions err by as much and more.
   double median_spread = 0;
   double worst_spread = 0;
   std::string worst;  // which point that was

@@ -1,5 +1,5 @@
 // Predicted against measured: calibrates, then prices and runs the same scheduled steps, and says by kind of
-// node where they differ. On both sides the fastest tenth counts.
+// node where they differ. On both sides medians count.
 //   tune_bench [seconds of calibration] [specification to use instead]
 #include <fmt/core.h>
 
@@ -148,10 +148,10 @@ Status compare(const Run& run, const hw::Spec& spec, kernels::Choice choice, dou
   LIGNUM_ASSIGN_OR_RETURN(const Measured m, measure(run, program, made_with.mesh, choice, seconds));
 
   fmt::print(
-      "{}, {} ranks of {} threads: predicted {}, measured {} (fastest tenth of {}; median {}): "
+      "{}, {} ranks of {} threads: predicted {}, measured {} (median of {}; fastest {}): "
       "{:+.1f} %\n",
       run.name, run.ranks, run.threads, plan::seconds_text(price.step_seconds),
-      plan::seconds_text(m.step.seconds), m.step.n, plan::seconds_text(m.step.median),
+      plan::seconds_text(m.step.seconds), m.step.n, plan::seconds_text(m.step.min),
       100 * (price.step_seconds / m.step.seconds - 1));
   std::map<std::string, double> predicted;
   for (const plan::NodePrice& n : price.nodes) {
