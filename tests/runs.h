@@ -71,7 +71,7 @@ base_output_directory: "{0}/runs"
     while (text.ok() && begin < text->size()) {
       const size_t end = text->find('\n', begin);
       nlohmann::json record = nlohmann::json::parse(text->substr(begin, end - begin));
-      for (const char* timed : {"tokens_per_s", "tflops", "memory_bytes", "eval_seconds"})
+      for (const char* timed : {"tokens_per_s", "tflops", "mfu", "memory_bytes", "eval_seconds"})
         record.erase(timed);
       out.push_back(std::move(record));
       begin = end + 1;
