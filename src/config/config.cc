@@ -161,7 +161,8 @@ Origin Config::origin(std::string_view key) const {
 }
 
 Result<Mesh> Config::mesh(int64_t devices) const {
-  LIGNUM_CHECK(devices >= 1 && devices <= kMaxDevices, "{} devices", devices);
+  LIGNUM_CHECK(devices >= 1, "{} devices", devices);
+  if (devices > kMaxDevices) return user_error("a mesh over {} devices: at most {}", devices, kMaxDevices);
   int64_t data = integer("ici_data_parallelism");
   int64_t fsdp = integer("ici_fsdp_parallelism");
   const std::string axes = fmt::format("ici_data_parallelism={}, ici_fsdp_parallelism={}", data, fsdp);

@@ -13,7 +13,8 @@ constexpr double kMaxDim = 1 << 24;  // of any tensor dim: products of three sta
 constexpr double kMaxSteps = 1e12;
 constexpr double kMaxSeed = 4294967295.0;  // MaxText's seeds are 32-bit keys
 constexpr double kMaxBytes = 0x1p50;
-const double kBelowOne = std::nextafter(1.0, 0.0);
+// A key's range is inclusive; the ops' attributes must stay below their bound.
+double below(double bound) { return std::nextafter(bound, 0.0); }
 
 // Rows are written as a chain: text("k", "help").of({...}), integer("k", 1, 8, "help").ours("4").
 struct Row : Key {
@@ -83,11 +84,11 @@ std::vector<Row> maxtext_rows() {
           .or_minus_one(),
       real("warmup_steps_fraction", 0, 1, "the part of the schedule that warms up"),
       real("learning_rate_final_fraction", 0, 1, "of learning_rate, where the cosine ends"),
-      real("adam_b1", 0, kBelowOne, "decay of the first moment"),
-      real("adam_b2", 0, kBelowOne, "decay of the second moment"),
-      real("adam_eps", 0, 1, "added to the root of the second moment"),
-      real("adam_eps_root", 0, 1, "added under the root of the second moment"),
-      real("adam_weight_decay", 0, 1e3, "decoupled weight decay"),
+      real("adam_b1", 0, below(1), "decay of the first moment"),
+      real("adam_b2", 0, below(1), "decay of the second moment"),
+      real("adam_eps", 0, below(1), "added to the root of the second moment"),
+      real("adam_eps_root", 0, below(1), "added under the root of the second moment"),
+      real("adam_weight_decay", 0, below(1e3), "decoupled weight decay"),
       list("adamw_mask", "regular expressions of parameter names that are not decayed"),
       real("gradient_clipping_threshold", 0, 1e9, "largest global norm of the gradient; 0: no clipping"),
 
@@ -109,7 +110,7 @@ std::vector<Row> maxtext_rows() {
       integer("base_mlp_dim", 1, kMaxDim, "width of the MLP"),
       integer("base_num_decoder_layers", 1, 65536, "layers"),
       integer("vocab_size", 1, kMaxDim, "tokens of the vocabulary"),
-      real("normalization_layer_epsilon", 0, 1, "added to the mean square in RMS norm"),
+      real("normalization_layer_epsilon", 0, below(1), "added to the mean square in RMS norm"),
       real("rope_max_timescale", 1, 1e12, "theta of the rotary embedding"),
       boolean("logits_via_embedding", "the head's weight is the embedding's"),
   };

@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kMaxDim = 1 << 24;
 constexpr int64_t kMaxCount = 1 << 16;  // of heads and layers
 constexpr double kMaxParameters = 1e15;
+constexpr double kMaxScaling = 1e6;  // of the rotary embedding
 
 ModelConfig dense(int64_t layers, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t head_dim,
                   int64_t mlp, int64_t vocab) {
@@ -170,8 +171,8 @@ Status validate(const ModelConfig& m, const std::string& what) {
     return user_error("{}: num_attention_heads={} must be a multiple of num_key_value_heads={}", what,
                       m.heads, m.kv_heads);
   }
-  if (!(m.norm_eps >= 0 && m.norm_eps <= 1)) {
-    return user_error("{}: rms_norm_eps={} must be in 0..1", what, m.norm_eps);
+  if (!(m.norm_eps >= 0 && m.norm_eps < 1)) {
+    return user_error("{}: rms_norm_eps={} must be at least 0 and less than 1", what, m.norm_eps);
   }
   if (!(m.initializer_range >= 0 && m.initializer_range <= 1)) {
     return user_error("{}: initializer_range={} must be in 0..1", what, m.initializer_range);
@@ -179,7 +180,15 @@ Status validate(const ModelConfig& m, const std::string& what) {
   if (parameter_count(m) > kMaxParameters) {
     return user_error("{}: {:.3g} parameters, more than {:.0e}", what, parameter_count(m), kMaxParameters);
   }
-  return validate_rope(m.rope, what);
+  LIGNUM_RETURN_IF_ERROR(validate_rope(m.rope, what));
+  if (const double scaling = rope_attention_scaling(m); !(scaling >= 0 && scaling < kMaxScaling)) {
+    return user_error(
+        "{}: the rotary embedding is scaled by {} (attention_factor, or mscale over mscale_all_dim), which "
+        "must be "
+        "at least 0 and less than {:.0e}",
+        what, scaling, kMaxScaling);
+  }
+  return {};
 }
 
 std::vector<std::string_view> preset_names() {

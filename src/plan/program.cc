@@ -1,15 +1,42 @@
 #include "plan/program.h"
 
+#include <algorithm>
+
 #include "ops/op.h"
 #include "passes/autodiff.h"
 
 namespace lignum::plan {
+namespace {
+
+// In doubles: the products may be past int64. The widest results of a micro-step, over all devices, are the
+// logits and what all layers save together; 2^50 elements is what an op takes (ops/rules.h).
+Status check_size(const config::Config& c, const config::ModelConfig& m, int64_t devices) {
+  constexpr double kMaxTokens = 0x1p40, kMaxElements = 0x1p50;
+  const auto d = [](int64_t n) { return static_cast<double>(n); };
+  const double tokens = d(c.rows_per_device()) * d(c.integer("max_target_length")) * d(devices);
+  const double step = tokens * d(c.integer("gradient_accumulation_steps"));
+  const double layer = std::max({d(m.hidden), d(m.mlp), d(m.heads) * d(m.head_dim)});
+  const double elements = tokens * std::max(d(m.vocab_size), d(m.layers) * layer);
+  const auto refuse = [&](double value, std::string_view what, double most) {
+    return user_error(
+        "per_device_batch_size={}, max_target_length={}, gradient_accumulation_steps={}: {:.3g} {} over {} "
+        "device{}, more than {:.3g}; lower one of them",
+        c.rows_per_device(), c.integer("max_target_length"), c.integer("gradient_accumulation_steps"), value,
+        what, devices, devices == 1 ? "" : "s", most);
+  };
+  if (step > kMaxTokens) return refuse(step, "tokens a step", kMaxTokens);
+  if (elements > kMaxElements) return refuse(elements, "activations a micro-step", kMaxElements);
+  return {};
+}
+
+}  // namespace
 
 Result<ProgramOptions> program_options(const config::Config& c, const config::ModelConfig& model,
                                        int64_t ranks) {
   ProgramOptions o;
   o.model = model;
   LIGNUM_ASSIGN_OR_RETURN(const config::Mesh mesh, c.mesh(ranks));
+  LIGNUM_RETURN_IF_ERROR(check_size(c, model, ranks));
   o.mesh.axes = {{"data", mesh.data}, {"fsdp", mesh.fsdp}};
   o.shape.batch = c.rows_per_device() * ranks;
   o.shape.sequence = c.integer("max_target_length");

@@ -37,7 +37,8 @@ struct ProgramOptions {
   std::set<std::string, std::less<>> disabled;
 };
 
-// Reads the keys that shape a step. ranks: the product of the mesh.
+// Reads the keys that shape a step; refuses more tokens or activations than the passes count. ranks: the
+// product of the mesh.
 Result<ProgramOptions> program_options(const config::Config& config, const config::ModelConfig& model,
                                        int64_t ranks);
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "comm/threads.h"
 
 namespace lignum::train {
 namespace {
@@ -59,6 +60,10 @@ Result<Setup> make_setup(const config::Config& config) {
   Setup s;
   LIGNUM_ASSIGN_OR_RETURN(s.model, config::model_from_config(config));
   s.ranks = config.ranks();
+  if (s.ranks > comm::ThreadWorld::kMaxRanks) {
+    return user_error("{} ranks (`ranks`, or the product of ici_*_parallelism): a run takes at most {}",
+                      s.ranks, comm::ThreadWorld::kMaxRanks);
+  }
   LIGNUM_ASSIGN_OR_RETURN(s.threads, threads_of_a_rank(config, s.ranks));
   LIGNUM_ASSIGN_OR_RETURN(s.choice, kernels::choose(kernels::isa_from_name(config.text("isa"))));
   LIGNUM_ASSIGN_OR_RETURN(s.step, step_options(config, s.model, s.ranks));
