@@ -241,6 +241,13 @@ TEST(Training, MemoryBudgetIsKept) {
   ASSERT_FALSE(s.ok());
   EXPECT_EQ(s.status().code(), Code::user_error);
   EXPECT_NE(s.status().message().find("device_memory"), std::string::npos) << s.status().message();
+  // Without a budget and a specification it is the machine's: no machine holds this.
+  const auto petabyte =
+      f.train("b", {"base_num_decoder_layers=65536", "base_emb_dim=16384", "base_mlp_dim=65536"});
+  ASSERT_FALSE(petabyte.ok());
+  EXPECT_EQ(petabyte.status().code(), Code::user_error);
+  EXPECT_NE(petabyte.status().message().find("device_memory"), std::string::npos)
+      << petabyte.status().message();
 }
 
 // What executor.step() allocates in steps 3 to 10, on all ranks and threads together.

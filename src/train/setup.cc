@@ -1,5 +1,7 @@
 #include "train/setup.h"
 
+#include <unistd.h>
+
 #include <ctime>
 #include <regex>
 #include <thread>
@@ -82,9 +84,13 @@ plan::ProgramOptions eval_options(const Setup& setup) {
 
 int64_t memory_budget(const config::Config& config, const hw::Spec* spec, int64_t ranks) {
   if (const int64_t bytes = config.integer("device_memory"); bytes > 0) return bytes;
-  if (spec == nullptr) return 0;
-  const Result<double> bytes = spec->device_memory();
-  return bytes.ok() ? static_cast<int64_t>(*bytes / static_cast<double>(ranks)) : 0;
+  if (spec != nullptr) {
+    const Result<double> bytes = spec->device_memory();
+    if (bytes.ok()) return static_cast<int64_t>(*bytes / static_cast<double>(ranks));
+    if (!spec->is_cpu()) return 0;
+  }
+  const int64_t pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? pages * page / ranks : 0;
 }
 
 std::string run_folder(const config::Config& config) {

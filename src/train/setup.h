@@ -35,7 +35,9 @@ std::vector<std::string> not_decayed(const config::ModelConfig& model, const pas
 // The forward pass over the same rows of a rank, for evaluation.
 plan::ProgramOptions eval_options(const Setup& setup);
 
-// device_memory, else a rank's part of what the specification gives programs, else 0 (none).
+// Bytes: device_memory, else a rank's part of what the specification gives programs, else (no specification,
+// or a CPU's without memory) its part of this machine's physical memory; 0 (none) where the system does not
+// tell.
 int64_t memory_budget(const config::Config& config, const hw::Spec* spec, int64_t ranks);
 
 // base_output_directory/run_name; without a name one is made from the time.
