@@ -9,6 +9,7 @@
 #include "exec/thread_pool.h"
 #include "runs.h"
 #include "train/checkpoint.h"
+#include "train/crc32c.h"
 #include "train/rank_executor.h"
 
 namespace lignum::testing {
@@ -221,6 +222,33 @@ TEST(Training, DamagedCheckpointIsRefusedByName) {
   ASSERT_OK(s);
   EXPECT_EQ(s->first_step, 2);
   EXPECT_EQ(f.steps("a"), f.steps("whole"));
+}
+
+// Sums that match say that the bytes are those written, not that they make sense.
+TEST(Training, ImpossibleStateIsRefusedByName) {
+  const RunFolder f;
+  ASSERT_OK(f.train("a", {"steps=2"}));
+  const std::string folder = f.checkpoint("a", 2);
+  const auto original = read_text(folder + "/state.json");
+  ASSERT_OK(original);
+  const std::vector<std::pair<std::string, nlohmann::json>> edits = {
+      {"/step", -2}, {"/step", 1}, {"/rows_consumed", -1}, {"/mesh/0/size", 0}};
+  for (const auto& [field, value] : edits) {
+    auto state = nlohmann::json::parse(*original);
+    state[nlohmann::json::json_pointer(field)] = value;
+    const std::string text = state.dump();
+    ASSERT_TRUE(write_file_atomic(folder + "/state.json", text).ok());
+    auto manifest = nlohmann::json::parse(read_text(folder + "/manifest.json").value());
+    manifest["files"]["state.json"] = {
+        {"bytes", text.size()},
+        {"crc32c", fmt::format("{:08x}", train::crc32c(std::as_bytes(std::span(text))))}};
+    ASSERT_TRUE(write_file_atomic(folder + "/manifest.json", manifest.dump()).ok());
+    const auto s = f.train("a", {"steps=3"});
+    ASSERT_FALSE(s.ok()) << field;
+    EXPECT_EQ(s.status().code(), Code::user_error);
+    for (const std::string& part : {folder, std::string("is damaged"), std::string("state.json")})
+      EXPECT_NE(s.status().message().find(part), std::string::npos) << s.status().message();
+  }
 }
 
 TEST(Training, LeftoversOfAKilledSaveAreRemoved) {

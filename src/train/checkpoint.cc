@@ -61,6 +61,11 @@ Result<CheckpointState> state_from_json(const json& j, const std::string& path) 
     s.init_weights_seed = j.at("init_weights_seed");
     s.data_shuffle_seed = j.at("data_shuffle_seed");
     s.config = j.at("config");
+    if (s.step < 0) return user_error("{}: step {} must be at least 0", path, s.step);
+    if (s.rows_consumed < 0)
+      return user_error("{}: rows_consumed {} must be at least 0", path, s.rows_consumed);
+    for (const passes::MeshAxis& axis : s.mesh)
+      if (axis.size < 1) return user_error("{}: mesh axis {} of size {}", path, axis.name, axis.size);
     return s;
   } catch (const json::exception& e) {
     return user_error("{}: {}", path, e.what());
@@ -183,17 +188,20 @@ Status remove_unfinished(const std::string& run) {
 Result<Checkpoint> open_checkpoint(const std::string& folder) {
   Checkpoint c;
   c.folder = folder;
-  Result<int64_t> bytes = check_manifest(folder);
-  if (!bytes.ok()) {
+  const auto damaged = [&](const Status& why) {
     return user_error(
         "checkpoint {} is damaged: {}; remove or rename the folder to go on from the one before it", folder,
-        bytes.status().message());
-  }
+        why.message());
+  };
+  Result<int64_t> bytes = check_manifest(folder);
+  if (!bytes.ok()) return damaged(bytes.status());
   c.bytes = *bytes;
   LIGNUM_ASSIGN_OR_RETURN(c.model, config::model_from_folder(folder));
   const std::string path = join_path(folder, kState);
-  LIGNUM_ASSIGN_OR_RETURN(const json state, read_json(path));
-  LIGNUM_ASSIGN_OR_RETURN(c.state, state_from_json(state, path));
+  LIGNUM_ASSIGN_OR_RETURN(const json json_state, read_json(path));
+  Result<CheckpointState> state = state_from_json(json_state, path);
+  if (!state.ok()) return damaged(state.status());
+  c.state = std::move(state).value();
   return c;
 }
 

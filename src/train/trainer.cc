@@ -30,6 +30,8 @@ Result<std::optional<Checkpoint>> newest_checkpoint(const std::string& folder) {
   LIGNUM_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, list_checkpoints(folder));
   if (steps.empty()) return std::optional<Checkpoint>();
   LIGNUM_ASSIGN_OR_RETURN(Checkpoint c, open_checkpoint(checkpoint_folder(folder, steps.back())));
+  if (c.state.step != steps.back())
+    return user_error("checkpoint {} is damaged: its state.json says step {}", c.folder, c.state.step);
   return std::optional<Checkpoint>(std::move(c));
 }
 
