@@ -31,6 +31,17 @@ Status check_known(const Key& key, const YamlValue& value, std::vector<std::stri
       key.name, key.maxtext_default);
 }
 
+// A run stays below base_output_directory, and its name on one line.
+Status check_run_name(const std::string& name) {
+  const bool control =
+      std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  const std::string parts = fmt::format("/{}/", name);
+  if (!control && !name.starts_with('/') && parts.find("/../") == parts.npos) return {};
+  return user_error(
+      "run_name={}: a folder below base_output_directory: no leading /, no .., no control characters",
+      shown(name));
+}
+
 std::string origin_name(Origin origin) {
   switch (origin) {
     case Origin::default_value:
@@ -118,6 +129,7 @@ Status Config::set(const Key& key, std::string_view text, Origin origin, const s
 }
 
 Status Config::check() const {
+  LIGNUM_RETURN_IF_ERROR(check_run_name(text("run_name")));
   const double rows = real("per_device_batch_size");
   if (rows != std::floor(rows)) {
     return user_error(

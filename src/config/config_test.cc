@@ -231,6 +231,15 @@ TEST(Config, MeshAndRanks) {
   EXPECT_FALSE(tpu->mesh(4).ok());
 }
 
+TEST(Config, RunsStayBelowTheirFolder) {
+  for (const char* name : {"..", "../a", "a/../../b", "a/..", "/a", "a\nb", "\x1b[2J", "a\x7f"})
+    EXPECT_NE(error_of(of({"run_name=" + std::string(name)})).find("below base_output_directory"),
+              std::string::npos)
+        << name;
+  for (const char* name : {"", "a", "sweep/a", "a..b", "..a", "été 1"})
+    EXPECT_TRUE(of({"run_name=" + std::string(name)}).ok()) << name;
+}
+
 TEST(Config, ChecksOverSeveralKeys) {
   EXPECT_NE(error_of(of({"per_device_batch_size=1.5"})).find("per_device_batch_size=1.5: "),
             std::string::npos);
