@@ -105,6 +105,15 @@ TEST(Cli, ExitCodesAndOneMessage) {
   }
 }
 
+TEST(Cli, OutputThatCannotBeWrittenIsAnError) {
+  const RunFolder f;
+  const std::string command =
+      fmt::format("'{}' inspect config '{}' > /dev/full 2> '{}'", LIGNUM_BINARY, f / "tiny.yml", f / "err");
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+  EXPECT_EQ(read_text(f / "err").value(), "lignum: standard output cannot be written\n");
+}
+
 TEST(Cli, HelpOfEveryVerbHasExamples) {
   const TestFolder f;
   for (const std::string verb :

@@ -1,5 +1,7 @@
 #include <fmt/core.h>
 
+#include <cstdio>
+
 #include "cli/verbs.h"
 #include "tune_commit.h"
 
@@ -26,6 +28,10 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "lignum: {}\n", e.what());
     return static_cast<int>(lignum::Code::internal);
   }
+  // What a script reads must be whole: a full disk or a closed pipe is not a success.
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (outcome.status.ok() && !written)
+    outcome.status = lignum::user_error("standard output cannot be written");
   if (outcome.status.ok()) return outcome.code;
   fmt::print(stderr, "lignum: {}\n", outcome.status.message());
   return static_cast<int>(outcome.status.code());
