@@ -86,6 +86,8 @@ TEST(Cli, ExitCodesAndOneMessage) {
       {"eval", yml},
       {"eval", yml, "run_name=absent"},
       {"plan", yml, "spec=absent"},
+      {"plan", yml, "spec=/dev/zero"},
+      {"plan", yml, "spec=" + f.path()},
       {"compile", yml},
       {"inspect"},
       {"inspect", "graph", yml, "--stage", "absent"},

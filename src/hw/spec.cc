@@ -6,11 +6,11 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
+#include "base/file.h"
 #include "hw/embedded_specs.h"
 
 namespace lignum::hw {
@@ -111,12 +111,13 @@ std::string keys_below(std::string_view prefix) {
 }
 
 Result<std::string> read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  if (in) text << in.rdbuf();
-  if (!in)
-    return user_error("{}: cannot be read; name a file, or one of {}", path, fmt::join(Spec::names(), ", "));
-  return text.str();
+  std::error_code error;
+  if (fs::is_directory(path, error))
+    return user_error("{}: a folder; name a file, or one of {}", path, fmt::join(Spec::names(), ", "));
+  Result<std::string> text = read_text(path);
+  if (text.ok()) return text;
+  return user_error("{}: cannot be read ({}); name a file, or one of {}", path, text.status().message(),
+                    fmt::join(Spec::names(), ", "));
 }
 
 std::string folder_from_environment() {
