@@ -70,8 +70,8 @@ class Config {
   bool is_set(std::string_view key) const { return origin(key) != Origin::default_value; }
   const std::vector<std::string>& notes() const { return notes_; }  // what was accepted and has no effect
 
-  // The mesh over `devices` (at most 2^20); a -1 axis takes what the others leave. ranks() is the native run's number: the
-  // key, or where it is -1 the product of the axes (a -1 axis counting as 1).
+  // The mesh over `devices` (at most 2^20); a -1 axis takes what the others leave. ranks() is the native
+  // run's number: the key, or where it is -1 the product of the axes (a -1 axis counting as 1).
   Result<Mesh> mesh(int64_t devices) const;
   int64_t ranks() const;
   int64_t rows_per_device() const;  // of one micro-step: per_device_batch_size, which must be whole
