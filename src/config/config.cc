@@ -101,7 +101,7 @@ Result<Config> Config::parse(std::string_view yaml, const std::string& yaml_name
   for (const std::string& word : overrides) {
     constexpr std::string_view kWhere = "command line";
     const size_t equals = word.find('=');
-    if (equals == 0 || equals == word.npos)
+    if (equals == 0 || equals == std::string::npos)
       return user_error("{}: '{}' is not key=value", kWhere, shown(word));
     const std::string_view name = std::string_view(word).substr(0, equals);
     const std::string_view text = std::string_view(word).substr(equals + 1);
