@@ -36,7 +36,7 @@ Status check_run_name(const std::string& name) {
   const bool control =
       std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
   const std::string parts = fmt::format("/{}/", name);
-  if (!control && !name.starts_with('/') && parts.find("/../") == parts.npos) return {};
+  if (!control && !name.starts_with('/') && parts.find("/../") == std::string::npos) return {};
   return user_error(
       "run_name={}: a folder below base_output_directory: no leading /, no .., no control characters",
       shown(name));
