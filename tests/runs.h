@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/test_folder.h"
 #include "config/config.h"
 #include "train/trainer.h"
@@ -70,7 +71,7 @@ base_output_directory: "{0}/runs"
     size_t begin = 0;
     while (text.ok() && begin < text->size()) {
       const size_t end = text->find('\n', begin);
-      nlohmann::json record = nlohmann::json::parse(text->substr(begin, end - begin));
+      nlohmann::json record = parse_json(text->substr(begin, end - begin), name).value();
       for (const char* timed : {"tokens_per_s", "tflops", "mfu", "memory_bytes", "eval_seconds"})
         record.erase(timed);
       out.push_back(std::move(record));

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/json.h"
 #include "hw/cpu_spec_builder.h"
 #include "hw/interpolate.h"
 #include "hw/roofline.h"
@@ -224,7 +225,7 @@ TEST(CpuSpec, RefusesThreadsThatWereNotMeasured) {
 TEST(CpuSpec, RefusesBrokenPointsByKey) {
   const std::string good = *two_cores().build();
   const auto refusal = [&](const auto& change) {
-    nlohmann::json j = nlohmann::json::parse(good);
+    nlohmann::json j = parse_json(good, "box.json").value();
     change(j);
     const Result<Spec> spec = Spec::parse(j.dump(), "box.json");
     return spec.ok() ? std::string("accepted") : spec.status().message();

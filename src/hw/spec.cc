@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "hw/embedded_specs.h"
 
 namespace lignum::hw {
@@ -367,12 +368,7 @@ Result<Spec> Spec::load(const std::string& name_or_path, Fitted fitted) {
 }
 
 Result<Spec> Spec::parse(const std::string& json_text, const std::string& origin, Fitted fitted) {
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(json_text);
-  } catch (const nlohmann::json::exception& e) {
-    return user_error("{}: not JSON: {}", origin, e.what());
-  }
+  LIGNUM_ASSIGN_OR_RETURN(const nlohmann::json json, parse_json(json_text, origin));
   Spec spec;
   spec.origin_ = origin;
   if (Status status = SpecReader(spec, fitted).read(json); !status.ok()) return status.with_context(origin);

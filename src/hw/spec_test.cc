@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/json.h"
+
 namespace lignum::hw {
 namespace {
 
@@ -22,7 +24,7 @@ std::string file_text(const std::string& path) {
 
 std::string spec_path(const std::string& name) { return LIGNUM_SOURCE_DIR "/specs/" + name + ".json"; }
 
-json tpu7x_json() { return json::parse(file_text(spec_path("tpu7x"))); }
+json tpu7x_json() { return parse_json(file_text(spec_path("tpu7x")), "tpu7x").value(); }
 
 // The message of refusing tpu7x after `change`, or "accepted".
 template <class F>

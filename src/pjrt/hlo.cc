@@ -8,6 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "pjrt/wire.h"
 
 namespace lignum::pjrt {
@@ -108,10 +109,10 @@ Status decode_frontend_attributes(std::string_view message, std::map<std::string
 // its "unknown".
 std::optional<int64_t> estimated_cycles_of(const std::string& backend_config) {
   if (backend_config.find("estimated_cycles") == std::string::npos) return std::nullopt;
-  const auto json = nlohmann::json::parse(backend_config, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return std::nullopt;
-  const auto window = json.find("window_config");
-  if (window == json.end() || !window->is_object()) return std::nullopt;
+  const auto json = parse_json(backend_config, "backend_config");
+  if (!json.ok() || !json->is_object()) return std::nullopt;
+  const auto window = json->find("window_config");
+  if (window == json->end() || !window->is_object()) return std::nullopt;
   const auto cycles = window->find("estimated_cycles");
   if (cycles == window->end()) return std::nullopt;
   int64_t value = 0;

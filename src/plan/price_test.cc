@@ -391,7 +391,7 @@ TEST(Report, TablesAndJsonSayTheSame) {
   EXPECT_SAYS(time, seconds_text(p.step_seconds));
   EXPECT_SAYS(time, "MFU");
 
-  const nlohmann::json json = report_json(p, memory, spec, small);
+  const nlohmann::ordered_json json = report_json(p, memory, spec, small);
   EXPECT_EQ(json["memory"]["arena_bytes"], memory.arena_bytes);
   EXPECT_EQ(json["memory"]["fits"], true);
   EXPECT_EQ(json["time"]["step_seconds"], p.step_seconds);

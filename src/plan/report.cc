@@ -38,7 +38,7 @@ std::string shortened(const std::string& text, size_t width) {
   return text.size() <= width ? text : "..." + text.substr(text.size() - width + 3);
 }
 
-nlohmann::json node_json(const NodePrice& n) {
+nlohmann::ordered_json node_json(const NodePrice& n) {
   nlohmann::ordered_json json;
   json["id"] = n.id;
   json["kind"] = n.kind;
@@ -54,16 +54,16 @@ nlohmann::json node_json(const NodePrice& n) {
   return json;
 }
 
-nlohmann::json time_json(const Price& p) {
-  nlohmann::json json = {{"step_seconds", p.step_seconds},
-                         {"compute_seconds", p.compute_seconds},
-                         {"communication_seconds", p.communication_seconds},
-                         {"exposed_seconds", p.exposed_seconds},
-                         {"contention_seconds", p.contention_seconds},
-                         {"dispatch_seconds", p.dispatch_seconds},
-                         {"executed_flops", p.executed_flops},
-                         {"bytes", p.bytes},
-                         {"ranks", p.ranks}};
+nlohmann::ordered_json time_json(const Price& p) {
+  nlohmann::ordered_json json = {{"step_seconds", p.step_seconds},
+                                 {"compute_seconds", p.compute_seconds},
+                                 {"communication_seconds", p.communication_seconds},
+                                 {"exposed_seconds", p.exposed_seconds},
+                                 {"contention_seconds", p.contention_seconds},
+                                 {"dispatch_seconds", p.dispatch_seconds},
+                                 {"executed_flops", p.executed_flops},
+                                 {"bytes", p.bytes},
+                                 {"ranks", p.ranks}};
   if (std::isfinite(p.arithmetic_intensity)) json["arithmetic_intensity"] = p.arithmetic_intensity;
   if (p.model_flops > 0) json["model_flops"] = p.model_flops;
   if (p.tokens_per_second) json["tokens_per_second"] = *p.tokens_per_second;
@@ -72,8 +72,8 @@ nlohmann::json time_json(const Price& p) {
   return json;
 }
 
-nlohmann::json spec_json(const hw::Spec& spec) {
-  nlohmann::json json = {{"name", spec.name()}, {"origin", spec.origin()}};
+nlohmann::ordered_json spec_json(const hw::Spec& spec) {
+  nlohmann::ordered_json json = {{"name", spec.name()}, {"origin", spec.origin()}};
   if (spec.is_cpu()) {
     const hw::CpuMachine& m = spec.machine();
     json["machine"] = {
@@ -179,12 +179,12 @@ std::string node_table(const Price& p, const ReportOptions& options) {
   return out;
 }
 
-nlohmann::json report_json(const Price& price, const passes::MemoryPlan& memory, const hw::Spec& spec,
-                           const ReportOptions& options) {
-  nlohmann::json json;
+nlohmann::ordered_json report_json(const Price& price, const passes::MemoryPlan& memory, const hw::Spec& spec,
+                                   const ReportOptions& options) {
+  nlohmann::ordered_json json;
   json["memory"] = {{"state_bytes", memory.state_bytes},
                     {"arena_bytes", memory.arena_bytes},
-                    {"parts", nlohmann::json::array()}};
+                    {"parts", nlohmann::ordered_json::array()}};
   for (const passes::MemoryPart& p : memory.parts)
     json["memory"]["parts"].push_back({{"name", p.name}, {"bytes", p.bytes}});
   if (options.device_memory > 0) {
@@ -192,7 +192,7 @@ nlohmann::json report_json(const Price& price, const passes::MemoryPlan& memory,
     json["memory"]["fits"] = memory.arena_bytes <= options.device_memory;
   }
   json["time"] = time_json(price);
-  json["nodes"] = nlohmann::json::array();
+  json["nodes"] = nlohmann::ordered_json::array();
   for (const NodePrice& n : price.nodes) json["nodes"].push_back(node_json(n));
   json["spec"] = spec_json(spec);
   return json;

@@ -26,8 +26,8 @@ std::string node_table(const Price& price, const ReportOptions& options = {});
 // {"memory": {"state_bytes", "arena_bytes", "parts": [{"name", "bytes"}], "budget_bytes"?, "fits"?},
 //  "time": {"step_seconds", "compute_seconds", ...}, "nodes": [...], "spec": {...}}. Every node, ascending
 //  id.
-nlohmann::json report_json(const Price& price, const passes::MemoryPlan& memory, const hw::Spec& spec,
-                           const ReportOptions& options = {});
+nlohmann::ordered_json report_json(const Price& price, const passes::MemoryPlan& memory, const hw::Spec& spec,
+                                   const ReportOptions& options = {});
 
 // 1.50 GiB, 12.3 KiB, 17 B; 1.23 s, 4.56 ms, 7.89 us.
 std::string bytes_text(double bytes);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "exec/thread_pool.h"
 #include "train/parameters.h"
 
@@ -192,9 +193,9 @@ Result<std::vector<Comparison>> verify_model(const std::string& folder, const Ve
   out.push_back(number("loss", "loss", scalar(r.executor->output("loss")), loss.data.at(0)));
   LIGNUM_RETURN_IF_ERROR(compare_gradients(model, reference, r, out));
 
-  LIGNUM_ASSIGN_OR_RETURN(const std::string text, read_text(folder + "/reference.json"));
+  LIGNUM_ASSIGN_OR_RETURN(const nlohmann::json numbers, read_json(folder + "/reference.json"));
   try {
-    LIGNUM_RETURN_IF_ERROR(compare_training(o, options, files, batch, nlohmann::json::parse(text), out));
+    LIGNUM_RETURN_IF_ERROR(compare_training(o, options, files, batch, numbers, out));
   } catch (const nlohmann::json::exception& e) {
     return user_error("{}/reference.json: {}", folder, e.what());
   }
