@@ -13,6 +13,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/mapped_fault.h"
+
 namespace lignum {
 namespace {
 
@@ -85,7 +87,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 MappedFile::~MappedFile() { unmap(); }
 
 void MappedFile::unmap() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  forget_mapping(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
@@ -96,6 +100,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   if (size == 0) return MappedFile(path, nullptr, 0);  // mmap takes no empty range
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) return system_error_of("map", path, errno);
+  name_mapping(data, size, path);
   return MappedFile(path, static_cast<const std::byte*>(data), size);
 }
 

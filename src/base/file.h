@@ -14,8 +14,8 @@
 
 namespace lignum {
 
-// A whole file mapped read-only. The bytes live as long as the object. A file that another process shortens
-// meanwhile raises SIGBUS on access, as with any mapping: publish files by rename.
+// A whole file mapped read-only. The bytes live as long as the object. Reading one that another process has
+// shortened meanwhile ends the process with its name (base/mapped_fault.h): publish files by rename.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path);  // refuses what is not a regular file

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -38,6 +39,23 @@ TEST(File, EmptyFileMapsToNothing) {
   EXPECT_TRUE(file->bytes().empty());
   MappedFile moved = std::move(*file);
   EXPECT_TRUE(moved.bytes().empty());
+}
+
+TEST(FileDeathTest, AFileShortenedWhileItIsReadIsNamed) {
+  const TestFolder folder;
+  const std::string path = folder / "short.txt";
+  ASSERT_TRUE(write_file_atomic(path, std::string(1 << 16, 'x')).ok());
+  const auto read_after_truncation = [&] {
+    const Result<MappedFile> other = MappedFile::open(path);
+    Result<MappedFile> file = MappedFile::open(path);
+    {
+      const MappedFile closed = MappedFile::open(path).value();
+    }
+    std::filesystem::resize_file(path, 0);
+    volatile std::byte last = file->bytes()[60000];
+    static_cast<void>(last);
+  };
+  EXPECT_EXIT(read_after_truncation(), ::testing::ExitedWithCode(2), "short.txt: another process shortened");
 }
 
 TEST(File, ErrorsNamePathAndCause) {
