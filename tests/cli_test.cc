@@ -109,11 +109,13 @@ TEST(Cli, ExitCodesAndOneMessage) {
 
 TEST(Cli, OutputThatCannotBeWrittenIsAnError) {
   const RunFolder f;
-  const std::string command =
-      fmt::format("'{}' inspect config '{}' > /dev/full 2> '{}'", LIGNUM_BINARY, f / "tiny.yml", f / "err");
-  const int status = std::system(command.c_str());
-  EXPECT_EQ(WEXITSTATUS(status), 2);
-  EXPECT_EQ(read_text(f / "err").value(), "lignum: standard output cannot be written\n");
+  for (const std::string& words : {fmt::format("inspect config '{}'", f / "tiny.yml"),
+                                   std::string("--version"), std::string("train --help")}) {
+    const std::string command = fmt::format("'{}' {} > /dev/full 2> '{}'", LIGNUM_BINARY, words, f / "err");
+    const int status = std::system(command.c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 2) << words;
+    EXPECT_EQ(read_text(f / "err").value(), "lignum: standard output cannot be written\n") << words;
+  }
 }
 
 TEST(Cli, HelpOfEveryVerbHasExamples) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <filesystem>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -245,9 +246,12 @@ Result<EvalData> EvalData::open(const config::Config& config, int64_t vocab_size
   const int64_t steps = config.integer("eval_steps");
   // Seeds of the configuration have 32 bits: this one is no training run's.
   const uint64_t seed = (uint64_t{1} << 32) + static_cast<uint64_t>(config.integer("data_shuffle_seed"));
+  // As many as asked for, as far as a row's number goes.
+  const int64_t synthetic_rows =
+      shape.global_rows() *
+      std::clamp<int64_t>(steps, 1, std::numeric_limits<int64_t>::max() / shape.global_rows());
   LIGNUM_ASSIGN_OR_RETURN(std::unique_ptr<Rows> rows,
-                          open_rows(config, "eval_files", vocab_size, seed,
-                                    shape.global_rows() * std::max<int64_t>(steps, 1), shape.seq));
+                          open_rows(config, "eval_files", vocab_size, seed, synthetic_rows, shape.seq));
   return EvalData(std::move(rows), shape, steps);
 }
 
