@@ -107,6 +107,17 @@ TEST(Training, ResumeTakesTheCheckpointsKernels) {
   EXPECT_NE(said.find("written with scalar kernels"), std::string::npos) << said;
 }
 
+TEST(Training, ResumeSaysWhatChanged) {
+  const RunFolder f;
+  ASSERT_OK(f.train("a", {"steps=1", "learning_rate=0.001"}));
+  std::string said;
+  train::TrainOptions options;
+  options.log = [&](const std::string& line) { said += line + "\n"; };
+  ASSERT_OK(f.train("a", {"steps=2", "learning_rate=0.002", "data_shuffle_seed=9"}, options));
+  for (const char* change : {"steps: 1 -> 2", "learning_rate: 0.001 -> 0.002", "data_shuffle_seed: 0 -> 9"})
+    EXPECT_NE(said.find(change), std::string::npos) << change << " in " << said;
+}
+
 TEST(Training, RefusesToResumeAnotherModelOrOtherRows) {
   const RunFolder f;
   ASSERT_OK(f.train("a", {"steps=1"}));

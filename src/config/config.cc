@@ -216,6 +216,16 @@ nlohmann::json Config::to_json() const {
 
 std::string Config::value_text(std::string_view key) const { return value_to_text(value(key)); }
 
+std::vector<std::string> Config::changes_since(const Config& before) const {
+  std::vector<std::string> changes;
+  for (const Key& key : key_table()) {
+    if (key.support != Support::implemented || value(key.name) == before.value(key.name)) continue;
+    changes.push_back(
+        fmt::format("{}: {} -> {}", key.name, before.value_text(key.name), value_text(key.name)));
+  }
+  return changes;
+}
+
 std::string Config::to_yaml() const {
   std::string yaml;
   for (const Key& key : key_table()) {

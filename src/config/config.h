@@ -81,6 +81,8 @@ class Config {
   // What was set as YAML with its origin, in the table's order, defaults as comments; load() takes it back.
   std::string to_yaml() const;
   std::string value_text(std::string_view key) const;
+  // "key: before's value -> this one's" of each implemented key whose value differs, in the table's order.
+  std::vector<std::string> changes_since(const Config& before) const;
 
  private:
   Config() = default;

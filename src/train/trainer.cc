@@ -35,6 +35,16 @@ Result<std::optional<Checkpoint>> newest_checkpoint(const std::string& folder) {
   return std::optional<Checkpoint>(std::move(c));
 }
 
+// What the checkpoint was trained with and this run is not: allowed, and said.
+void log_changes(const Checkpoint& c, const Run& run) {
+  const Result<config::Config> before = config::Config::parse(c.state.config, c.folder + "/state.json", {});
+  if (!before.ok()) {
+    run.log(fmt::format("what changed since is not known: {}", before.status().message()));
+  } else if (const std::vector<std::string> changes = run.config.changes_since(*before); !changes.empty()) {
+    run.log(fmt::format("changed since: {}", fmt::join(changes, ", ")));
+  }
+}
+
 // Whether the run may go on from it, and with which kernels. Says what differs.
 Status adopt(const Checkpoint& c, const config::Config& config, const TrainData& data, Setup& setup,
              const TrainOptions& options) {
@@ -84,6 +94,7 @@ void log_start(const Run& run) {
   for (const std::string& note : run.config.notes()) run.log(note);
   if (run.resume) {
     run.log(fmt::format("resumes from {}", run.resume->folder));
+    log_changes(*run.resume, run);
   } else if (run.weights) {
     run.log(fmt::format("weights from {}", run.weights->folder()));
   }
