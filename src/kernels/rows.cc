@@ -269,21 +269,45 @@ void RowKernels::convert(int64_t n, In x, Out y, Parallel& parallel) const {
 Status RowKernels::cross_entropy(int64_t n, int64_t vocab, In logits, const int32_t* labels, float* loss_sum,
                                  int32_t* count, float* lse, Parallel& parallel) const {
   const auto kernel = table_.cross_entropy[edge(logits.type)];
-  LIGNUM_RETURN_IF_ERROR(check_ids("label", n, labels, vocab, kIgnoredLabel));
+  LIGNUM_ASSIGN_OR_RETURN(const int64_t counted, count_labels(n, labels, vocab));
   const double loss = blocked_sum<double>(parallel, n, kLossBlock, [&](int64_t begin, int64_t end) {
     return kernel(begin, end, vocab, logits.data, labels, lse);
   });
   *loss_sum = static_cast<float>(loss);
-  *count = static_cast<int32_t>(n - std::count(labels, labels + n, kIgnoredLabel));
+  *count = static_cast<int32_t>(counted);
   return {};
 }
 
 void RowKernels::cross_entropy_grad(int64_t n, int64_t vocab, In logits, const int32_t* labels,
                                     const float* lse, float dloss, Out dlogits, Parallel& parallel) const {
-  const auto kernel = table_.cross_entropy_grad[edges(logits.type, dlogits.type)];
+  const int type = edges(logits.type, dlogits.type);
+  const auto kernel = table_.cross_entropy_grad[type][type];
   over_rows(parallel, n, vocab, [&](int64_t begin, int64_t end) {
     kernel(begin, end, vocab, logits.data, labels, lse, dloss, dlogits.data);
   });
+}
+
+void RowKernels::cross_entropy_tile(int64_t n, int64_t vocab, const float* logits, const int32_t* labels,
+                                    double* losses, Out dlogits, Parallel& parallel) const {
+  const auto loss = table_.cross_entropy[kF32];
+  const auto gradient = table_.cross_entropy_grad[kF32][edge(dlogits.type)];
+  parallel.run(blocks_of(n, kLossBlock), [&](int64_t block, int) {
+    double sum = 0;
+    for (int64_t row = block * kLossBlock; row < std::min(n, (block + 1) * kLossBlock); ++row) {
+      float lse = 0;
+      const float* x = logits + row * vocab;
+      sum += loss(0, 1, vocab, x, labels + row, &lse);
+      if (dlogits.data == nullptr) continue;
+      gradient(0, 1, vocab, x, labels + row, &lse, 1.0f,
+               static_cast<char*>(dlogits.data) + row * vocab * dtype_size(dlogits.type));
+    }
+    losses[block] = sum;
+  });
+}
+
+Result<int64_t> RowKernels::count_labels(int64_t n, const int32_t* labels, int64_t vocab) {
+  LIGNUM_RETURN_IF_ERROR(check_ids("label", n, labels, vocab, kIgnoredLabel));
+  return n - std::count(labels, labels + n, kIgnoredLabel);
 }
 
 Status RowKernels::embed(int64_t vocab, int64_t width, int64_t n, In table, const int32_t* ids, Out out,

@@ -163,6 +163,14 @@ class RowKernels {
   // checked before.
   void cross_entropy_grad(int64_t n, int64_t vocab, In logits, const int32_t* labels, const float* lse,
                           float dloss, Out dlogits, Parallel&) const;
+  // Both of one tile of rows, each row's while it is in the cache: losses[b] = the loss of block b of
+  // kLossBlock rows, in double (added up in order they are cross_entropy's sum, before it is rounded), and
+  // the gradient with dloss = 1 unless dlogits is null. f32 logits; dlogits f32, also in place, or bf16.
+  // Labels were checked before.
+  void cross_entropy_tile(int64_t n, int64_t vocab, const float* logits, const int32_t* labels,
+                          double* losses, Out dlogits, Parallel&) const;
+  // The number of labels that are not ignored; a user error (row and value named) for one outside [0, vocab).
+  static Result<int64_t> count_labels(int64_t n, const int32_t* labels, int64_t vocab);
 
   // out[i] = table[ids[i]]; table [vocab, width], out [n, width], each an edge type. An id outside [0, vocab)
   // is a user error (row and value named) and nothing is written.

@@ -27,12 +27,12 @@ double cross_entropy(int64_t begin, int64_t end, int64_t vocab, const void* logi
   return loss;
 }
 
-template <class T>
+template <class T, class D>
 void cross_entropy_grad(int64_t begin, int64_t end, int64_t vocab, const void* logits, const int32_t* labels,
                         const float* lses, float dloss, void* dlogits) {
   for (int64_t row = begin; row < end; ++row) {
     const T* x = typed<T>(logits) + row * vocab;
-    T* dx = typed<T>(dlogits) + row * vocab;
+    D* dx = typed<D>(dlogits) + row * vocab;
     const int64_t label = labels[row];
     if (label < 0) {
       for (int64_t i = 0; i < vocab; ++i) store(dx, i, 0.0f);

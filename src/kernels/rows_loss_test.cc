@@ -3,7 +3,8 @@
 namespace lignum::kernels {
 namespace {
 
-using testing::Buffer, testing::expect_same_bits, testing::half_ulp, testing::kEdges, testing::kShapes;
+using rows_testing::Buffer, rows_testing::expect_same_bits, rows_testing::half_ulp, rows_testing::kEdges,
+    rows_testing::kShapes;
 
 // Random labels, every fifth ignored.
 void fill_labels(Buffer& labels, int64_t vocab) {
@@ -64,7 +65,8 @@ TEST(CrossEntropy, AgreesWithDouble) {
 
 TEST(CrossEntropy, SameBitsInPlace) {
   for (DType type : kEdges) {
-    for (auto [n, vocab] : {testing::Shape{1, 37}, testing::Shape{4099, 7}, testing::Shape{37, 1211}}) {
+    for (auto [n, vocab] :
+         {rows_testing::Shape{1, 37}, rows_testing::Shape{4099, 7}, rows_testing::Shape{37, 1211}}) {
       expect_same_bits([&, n = n, vocab = vocab](const RowKernels& k, Parallel& parallel, int64_t offset) {
         Buffer logits(type, n * vocab, offset), labels(DType::i32, n, offset), lse(DType::f32, n, offset);
         Buffer loss(DType::f32, 1, offset), count(DType::i32, 1, offset);
@@ -110,6 +112,52 @@ TEST(CrossEntropy, NanReachesTheLossAndWrongLabelsAreNamed) {
       EXPECT_EQ(loss, 42.0f);
     }
   }
+}
+
+// A tile has the bits of cross_entropy and cross_entropy_grad, bf16 gradients those of f32 ones rounded.
+TEST(CrossEntropy, TilesHaveTheBitsOfTheWhole) {
+  Serial serial;
+  const int64_t n = 37, vocab = 601, tile = 2 * kLossBlock;
+  Buffer logits(DType::f32, n * vocab), labels(DType::i32, n), lse(DType::f32, n),
+      whole(DType::f32, n * vocab);
+  logits.normal("logits", 3);
+  fill_labels(labels, vocab);
+  const RowKernels& k = row_kernels({best_isa()});
+  float loss = 0;
+  int32_t count = 0;
+  ASSERT_TRUE(
+      k.cross_entropy(n, vocab, logits.in(), labels.as<int32_t>(), &loss, &count, lse.as<float>(), serial)
+          .ok());
+  EXPECT_EQ(RowKernels::count_labels(n, labels.as<int32_t>(), vocab).value(), count);
+  k.cross_entropy_grad(n, vocab, logits.in(), labels.as<int32_t>(), lse.as<float>(), 1.0f, whole.out(),
+                       serial);
+  expect_same_bits([&](const RowKernels& kernels, Parallel& parallel, int64_t offset) {
+    std::string bits;
+    for (DType type : kEdges) {
+      Buffer gradient(type, n * vocab, offset), rounded(type, n * vocab);
+      std::vector<double> losses((n + kLossBlock - 1) / kLossBlock);
+      for (int64_t row = 0; row < n; row += tile)
+        kernels.cross_entropy_tile(std::min(tile, n - row), vocab, logits.as<float>() + row * vocab,
+                                   labels.as<int32_t>() + row, losses.data() + row / kLossBlock,
+                                   {type, gradient.as<char>() + row * vocab * dtype_size(type)}, parallel);
+      kernels.convert(n * vocab, whole.in(), rounded.out(), parallel);
+      EXPECT_EQ(std::memcmp(gradient.data(), rounded.data(), static_cast<size_t>(rounded.bytes())), 0);
+      double sum = 0;
+      for (const double l : losses) sum += l;
+      EXPECT_EQ(static_cast<float>(sum), loss);
+      gradient.append_to(bits);
+      // The loss alone.
+      kernels.cross_entropy_tile(tile, vocab, logits.as<float>(), labels.as<int32_t>(), losses.data(),
+                                 {type, nullptr}, parallel);
+    }
+    return bits;
+  });
+  Buffer in_place(DType::f32, n * vocab);
+  std::memcpy(in_place.data(), logits.data(), static_cast<size_t>(logits.bytes()));
+  std::vector<double> losses(n);
+  k.cross_entropy_tile(n, vocab, in_place.as<float>(), labels.as<int32_t>(), losses.data(), in_place.out(),
+                       serial);
+  EXPECT_EQ(std::memcmp(in_place.data(), whole.data(), static_cast<size_t>(whole.bytes())), 0);
 }
 
 TEST(CrossEntropy, AllIgnored) {
@@ -221,7 +269,7 @@ TEST(SumSquares, AgreesWithDoubleWithTheSameBits) {
 }
 
 TEST(FindNonfinite, IsTheFirst) {
-  testing::Threads threads(3);
+  rows_testing::Threads threads(3);
   for (DType type : kEdges) {
     const int64_t n = 3 * kElementBlock + 37;
     Buffer x(type, n, 1);

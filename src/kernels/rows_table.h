@@ -55,8 +55,9 @@ struct RowTable {
   // Returns these rows' loss.
   double (*cross_entropy[2])(int64_t begin, int64_t end, int64_t vocab, const void* logits,
                              const int32_t* labels, float* lse);
-  void (*cross_entropy_grad[2])(int64_t begin, int64_t end, int64_t vocab, const void* logits,
-                                const int32_t* labels, const float* lse, float dloss, void* dlogits);
+  // [logits][dlogits]; nullptr where bf16 would widen.
+  void (*cross_entropy_grad[2][2])(int64_t begin, int64_t end, int64_t vocab, const void* logits,
+                                   const int32_t* labels, const float* lse, float dloss, void* dlogits);
 
   // sum[k] += x[begin + k]
   void (*accumulate[2])(int64_t begin, int64_t end, const void* x, float* sum);

@@ -142,6 +142,7 @@ Bound result_bound(const Op& op, const Site& site, std::span<const RefTensor* co
   b.absolute = half_subnormal(dtype);
   if (cost.work != Work::copy && cost.work != Work::none)
     b.absolute += 8 * half_ulp(DType::f32) * std::sqrt(length) * scale;
+  if (cost.inner != DType::f32) b.absolute += half_ulp(cost.inner) * std::sqrt(length) * scale;
   return b;
 }
 

@@ -55,7 +55,8 @@ class Buffer {
 //   |error| <= relative * |reference| + absolute
 // relative: half a unit in the last place of the dtype; absolute: the f32 round-off of the op's arithmetic
 // per element (its cost's FLOPs over its elements, L), which grows with sqrt(L) as errors of independent
-// sign do, at the scale of the largest input or result. Integers and predicates are exact.
+// sign do, at the scale of the largest input or result; likewise half a unit of what the parts of a compound
+// op round to on the way (Cost::inner). Integers and predicates are exact.
 struct Bound {
   double relative = 0, absolute = 0;
 };

@@ -1,4 +1,4 @@
-// StableHLO of one node, whether the op prints itself or is printed through its decomposition.
+// StableHLO of nodes and graphs, whether an op prints itself or is printed through its decomposition.
 #pragma once
 
 #include "ops/op.h"
@@ -9,5 +9,12 @@ namespace lignum::ops {
 // as its decomposition, and so are the ops in that.
 std::vector<std::string> emit_node(Emitter& out, const Op& op, const Site& site,
                                    std::span<const std::string> in);
+
+// The nodes of a graph, each under a comment with its id, kind, module path and role; params: the SSA names
+// of its params; returns those of its outputs. A scan is a stablehlo.while with the plain body: row i of each
+// sliced input, the body's ops, row i of each stacked result written into a buffer that starts as zeros. A
+// started collective and its await are one collective.
+std::vector<std::string> emit_graph(Emitter& out, const ir::Graph& graph,
+                                    std::span<const std::string> params);
 
 }  // namespace lignum::ops

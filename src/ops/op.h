@@ -124,6 +124,9 @@ struct Cost {
   int64_t m = 0, n = 0, k = 0,
           batch = 1;  // matmul: its shape; attention: m = queries, k = keys, n = head dim, batch = heads
   double wire = 0;    // collectives: bytes that one rank receives
+  // Compound: what its parts round to on the way to each other. The bound of its results takes it into
+  // account.
+  DType inner = DType::f32;
 };
 // Reads every input once, writes every result once.
 Cost streaming_cost(const Site& site, double flops_per_element = 1);
