@@ -54,6 +54,7 @@ inline plan::ProgramOptions tiny_step(passes::Mesh mesh, plan::Outputs outputs, 
   o.mesh = std::move(mesh);
   o.outputs = outputs;
   o.remat = passes::remat_policy(remat).value();
+  o.vocab_tiling = 4;
   return o;
 }
 

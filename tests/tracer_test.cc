@@ -353,6 +353,27 @@ TEST_F(ForTpu, LoopsGatherAndRecompute) {
   EXPECT_FAULT(check_optimized(outside.program), "0 asynchronous gathers");
 }
 
+// The head in tiles: a third loop, whose products are a tile's; nowhere the logits of all of a device's
+// tokens.
+TEST_F(ForTpu, HeadInTilesHoldsNoLogits) {
+  plan::ProgramOptions options = tpu_step("full");
+  options.model.vocab_size = 384;
+  options.vocab_tiling = 4;  // 128 tokens a device: 4 x 32
+  ASSERT_VALUE(step, make_step(options));
+  ASSERT_VALUE(compiled, compile(step, *step.program.local));
+  ASSERT_VALUE(loops, read_loops(compiled.text));
+  ASSERT_EQ(loops.bodies.size(), 3U);
+  EXPECT_EQ(loops.bodies[1].dots, 3);
+  EXPECT_EQ(loops.bodies[1].gathers + loops.bodies[1].other_gathers, 0);
+  EXPECT_NE(compiled.text.find("tensor<32x384xf32>"), std::string::npos);
+  EXPECT_EQ(compiled.text.find("tensor<128x384x"), std::string::npos);
+  options.vocab_tiling = 1;
+  ASSERT_VALUE(whole, make_step(options));
+  ASSERT_VALUE(held, compile(whole, *whole.program.local));
+  EXPECT_LT(all_dots(compiled.program), all_dots(held.program) + 1);
+  EXPECT_NE(held.text.find("tensor<1x128x384x"), std::string::npos);
+}
+
 // A width that 8 devices do not divide.
 TEST_F(ForTpu, UnevenWidth) {
   plan::ProgramOptions options = tpu_step("full");

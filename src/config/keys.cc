@@ -92,6 +92,10 @@ std::vector<Row> maxtext_rows() {
       list("adamw_mask", "regular expressions of parameter names that are not decayed"),
       real("gradient_clipping_threshold", 0, 1e9, "largest global norm of the gradient; 0: no clipping"),
 
+      integer(
+          "num_vocab_tiling", 0, 1 << 20,
+          "tiles of a rank's tokens whose logits are held one after the other; 1: all at once; 0: up to 8")
+          .ours("0"),
       text("remat_policy", "what the backward pass recomputes").of({"none", "full", "minimal"}),
       text("dtype", "of operands and activations").of({"float32", "bfloat16"}).ours("float32"),
       text("weight_dtype", "of the master weights").of({"float32"}),

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "models/model.h"
@@ -138,7 +139,7 @@ std::vector<Parameter> parameters(const ModelConfig& model) {
   return out;
 }
 
-ir::Graph forward(const ModelConfig& m, const Shape& shape, bool want_logits) {
+ir::Graph forward(const ModelConfig& m, const Shape& shape, Head head) {
   const std::vector<Row> rows = table(m);
   ir::Graph g;
   g.name = m.family;
@@ -201,14 +202,24 @@ ir::Graph forward(const ModelConfig& m, const Shape& shape, bool want_logits) {
   b.tag.path = "decoder/decoder_norm";
   x = b.add_all("rms_norm", {x, b.convert(top.at("norm"), shape.dtype)}, {{"epsilon", m.norm_eps}})[0];
   b.tag.path = "decoder/logits_dense";
-  const Value head = m.tie_embeddings ? table_operand : b.convert(top.at("head"), shape.dtype);
-  const Value logits = b.matmul(x, head, {2}, {1});
+  const Value head_operand = m.tie_embeddings ? table_operand : b.convert(top.at("head"), shape.dtype);
+  const bool whole = head == Head::logits || shape.loss_tile == 0;
+  const Value logits = whole ? b.matmul(x, head_operand, {2}, {1}) : Value{};
   b.tag.path = "loss";
-  const auto loss = b.add_all("cross_entropy", {logits, labels});
+  const auto loss = whole ? b.add_all("cross_entropy", {logits, labels})
+                          : b.add_all("linear_cross_entropy", {x, head_operand, labels},
+                                      {{"tile", shape.loss_tile}, {"gradients", head == Head::gradients}});
   g.output("loss_sum", loss[0]);
   g.output("tokens", loss[1]);
-  if (want_logits) g.output("logits", logits);
+  if (head == Head::logits) g.output("logits", logits);
   return g;
+}
+
+int64_t loss_tile(int64_t tokens, int64_t tiles) {
+  constexpr int64_t kMostTiles = 8, kLeastTokens = 256, kUnit = 8;  // unit: the op's, of its sum of losses
+  if (tiles == 1) return 0;
+  const int64_t even = (tokens + (tiles == 0 ? kMostTiles : tiles) - 1) / (tiles == 0 ? kMostTiles : tiles);
+  return (std::max(even, tiles == 0 ? kLeastTokens : 1) + kUnit - 1) / kUnit * kUnit;
 }
 
 double training_flops(const ModelConfig& m, int64_t rows, int64_t sequence) {

@@ -31,12 +31,26 @@ struct Shape {
   int64_t batch = 1;  // rows over all ranks, one micro-step
   int64_t sequence = 1;
   DType dtype = DType::f32;  // of activations and of the weights' operands; masters are f32
+  int64_t loss_tile = 0;     // tokens of a rank whose logits are held at a time; 0: all of them
 };
+
+// What stands at the end. logits and whole ones (loss_tile = 0): matmul, then cross_entropy; else
+// linear_cross_entropy.
+enum class Head : uint8_t {
+  loss,       // the loss alone
+  gradients,  // the loss, of which gradients will be taken
+  logits,     // gradients, and the logits as an output
+};
+
+// loss_tile for a micro-step of that many tokens on a rank and a number of tiles (num_vocab_tiling): 1 is the
+// whole, 0 stands for at most 8 tiles of at least 256 tokens. The head's gradient is read and written once a
+// tile.
+int64_t loss_tile(int64_t tokens, int64_t tiles);
 
 // Params: the parameters (f32), then "input_ids", "labels" and "positions" (i32 [batch, sequence]; label -100
 // = not supervised, labels are shifted already). Outputs: "loss_sum" (f32, over supervised tokens), "tokens"
 // (f32, their number) and, when wanted, "logits" [batch, sequence, vocab].
-ir::Graph forward(const config::ModelConfig& model, const Shape& shape, bool logits = false);
+ir::Graph forward(const config::ModelConfig& model, const Shape& shape, Head head);
 
 // Adds 1 for each multiplication and addition of the matmuls and attention of one training step, as MaxText
 // counts (maxtext_utils.calculate_tflops_training_per_device: 3 x forward, causal attention halved, no

@@ -19,6 +19,16 @@ constexpr int64_t kAlign =
     64;  // a cache line: two tensors never share one, so that ranks' threads never do either
 int64_t aligned(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
+// A compound loss makes the head's gradient in the forward pass: a result that is named as a weight is.
+bool gradient_with_the_loss(const Graph& g, Value v) {
+  const ir::Type& t = g.type(v);
+  if (g.node(v).tag.path != "loss" || t.names.empty()) return false;
+  return std::any_of(g.params().begin(), g.params().end(), [&](int32_t p) {
+    const ir::Type& param = g.node(p).types[0];
+    return dtype_is_float(param.dtype) && param.names == t.names;
+  });
+}
+
 std::string part_of(const Graph& g, Value v, bool in_body) {
   const Node& n = g.node(v);
   if (n.kind == "scan") {
@@ -26,7 +36,7 @@ std::string part_of(const Graph& g, Value v, bool in_body) {
     if (v.index < carry) return "temporaries";
     return n.tag.role == Role::forward ? "activations" : "gradients";
   }
-  if (n.tag.role == Role::wgrad) return "gradients";
+  if (n.tag.role == Role::wgrad || gradient_with_the_loss(g, v)) return "gradients";
   if (n.tag.path == "decoder/logits_dense" || n.tag.path == "loss") return "logits";
   for (const ir::Type& t : n.types)
     if (t.async) return n.tag.role == Role::dgrad ? "gradients" : "gathered weights";

@@ -42,6 +42,7 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   o.shape.sequence = c.integer("max_target_length");
   o.shape.dtype = c.text("dtype") == "bfloat16" ? DType::bf16 : DType::f32;
   o.accumulation = c.integer("gradient_accumulation_steps");
+  o.vocab_tiling = c.integer("num_vocab_tiling");
   LIGNUM_ASSIGN_OR_RETURN(o.remat, passes::remat_policy(c.text("remat_policy")));
   o.adamw.b1 = c.real("adam_b1");
   o.adamw.b2 = c.real("adam_b2");
@@ -60,7 +61,12 @@ Result<Program> make_program(const ProgramOptions& o) {
     if (o.dump) o.dump(pass, g);
     return {};
   };
-  ir::Graph g = models::forward(o.model, o.shape, o.logits);
+  models::Shape shape = o.shape;
+  shape.loss_tile = models::loss_tile(shape.batch * shape.sequence / o.mesh.ranks(), o.vocab_tiling);
+  const models::Head head = o.logits                     ? models::Head::logits
+                            : o.outputs == Outputs::loss ? models::Head::loss
+                                                         : models::Head::gradients;
+  ir::Graph g = models::forward(o.model, shape, head);
   LIGNUM_RETURN_IF_ERROR(done("forward", g));
   if (o.outputs != Outputs::loss) {
     g = passes::autodiff(g);

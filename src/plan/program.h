@@ -21,7 +21,7 @@ enum class Outputs : uint8_t { state, grads, loss };  // loss: the forward pass 
 // All that shapes a step, and nothing that does not.
 struct ProgramOptions {
   config::ModelConfig model;
-  models::Shape shape;  // rows over all ranks, one micro-step
+  models::Shape shape;  // rows over all ranks, one micro-step; loss_tile comes from vocab_tiling
   int64_t accumulation = 1;
   passes::RematPolicy remat;
   passes::AdamW adamw;
@@ -29,7 +29,8 @@ struct ProgramOptions {
   passes::ScheduleOptions schedule;
   int threads = 1;  // of a rank's pool
   Outputs outputs = Outputs::state;
-  bool logits = false;  // grads and loss only
+  bool logits = false;       // grads and loss only
+  int64_t vocab_tiling = 0;  // tiles of tokens in head and loss; see models::loss_tile
 
   // After each pass, by its name: forward, autodiff, remat, accumulate, update, partition.
   std::function<void(std::string_view pass, const ir::Graph&)> dump;
