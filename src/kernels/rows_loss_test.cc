@@ -3,8 +3,7 @@
 namespace lignum::kernels {
 namespace {
 
-using rows_testing::Buffer, rows_testing::expect_same_bits, rows_testing::half_ulp, rows_testing::kEdges,
-    rows_testing::kShapes;
+using testing::Buffer, testing::expect_same_bits, testing::half_ulp, testing::kEdges, testing::kShapes;
 
 // Random labels, every fifth ignored.
 void fill_labels(Buffer& labels, int64_t vocab) {
@@ -65,8 +64,7 @@ TEST(CrossEntropy, AgreesWithDouble) {
 
 TEST(CrossEntropy, SameBitsInPlace) {
   for (DType type : kEdges) {
-    for (auto [n, vocab] :
-         {rows_testing::Shape{1, 37}, rows_testing::Shape{4099, 7}, rows_testing::Shape{37, 1211}}) {
+    for (auto [n, vocab] : {testing::Shape{1, 37}, testing::Shape{4099, 7}, testing::Shape{37, 1211}}) {
       expect_same_bits([&, n = n, vocab = vocab](const RowKernels& k, Parallel& parallel, int64_t offset) {
         Buffer logits(type, n * vocab, offset), labels(DType::i32, n, offset), lse(DType::f32, n, offset);
         Buffer loss(DType::f32, 1, offset), count(DType::i32, 1, offset);
@@ -269,7 +267,7 @@ TEST(SumSquares, AgreesWithDoubleWithTheSameBits) {
 }
 
 TEST(FindNonfinite, IsTheFirst) {
-  rows_testing::Threads threads(3);
+  testing::Threads threads(3);
   for (DType type : kEdges) {
     const int64_t n = 3 * kElementBlock + 37;
     Buffer x(type, n, 1);
