@@ -1,13 +1,11 @@
 // Hugging Face's config.json, read and written.
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "base/file.h"
 #include "base/json.h"
-#include "base/text.h"
+#include "config/hf_fields.h"
+#include "config/hf_rope.h"
 #include "config/model_config.h"
 
 namespace lignum::config {
@@ -16,170 +14,144 @@ namespace {
 using Json = nlohmann::json;
 
 // Fields without effect on what the model computes.
-constexpr std::array kHarmless = {
-    "_attn_implementation", "_name_or_path", "bos_token_id",         "dtype",           "eos_token_id",
-    "finetuning_task",      "id2label",      "is_llama_config",      "label2id",        "name_or_path",
-    "output_attentions",    "pad_token_id",  "output_hidden_states", "problem_type",    "return_dict",
-    "task_specific_params", "torch_dtype",   "transformers_version", "unsloth_version", "use_cache",
-    "use_return_dict"};
+constexpr std::array kHarmless = {"_attn_implementation",
+                                  "cache_implementation",
+                                  "_name_or_path",
+                                  "bos_token_id",
+                                  "dtype",
+                                  "eos_token_id",
+                                  "finetuning_task",
+                                  "id2label",
+                                  "is_llama_config",
+                                  "label2id",
+                                  "name_or_path",
+                                  "output_attentions",
+                                  "pad_token_id",
+                                  "output_hidden_states",
+                                  "problem_type",
+                                  "return_dict",
+                                  "task_specific_params",
+                                  "torch_dtype",
+                                  "transformers_version",
+                                  "unsloth_version",
+                                  "use_cache",
+                                  "use_return_dict"};
 
-// An object whose fields are read one by one; the first error is kept, and fields that nobody read are found.
-class Fields {
- public:
-  Fields(const Json& object, std::string what) : object_(object), what_(std::move(what)) {}
-
-  const Status& status() const { return status_; }
-  const std::string& what() const { return what_; }
-  // A field that is null counts as absent.
-  bool has(const char* name) const { return object_.contains(name) && !object_.at(name).is_null(); }
-  const Json& get(const char* name) {
-    read_.insert(name);
-    return object_.at(name);
-  }
-
-  int64_t integer(const char* name, std::optional<int64_t> fallback) {
-    if (!present(name, fallback.has_value())) return fallback.value_or(0);
-    const Json& value = get(name);
-    if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-      return refuse(name, "a 64-bit integer"), 0;
-    }
-    if (!value.is_number_integer()) return refuse(name, "an integer"), 0;
-    return value.get<int64_t>();
-  }
-  double real(const char* name, std::optional<double> fallback) {
-    if (!present(name, fallback.has_value())) return fallback.value_or(0);
-    const Json& value = get(name);
-    if (!value.is_number()) return refuse(name, "a number"), 0;
-    return value.get<double>();
-  }
-  std::optional<double> optional_real(const char* name) {
-    if (!has(name)) return {};
-    return real(name, {});
-  }
-  bool boolean(const char* name, bool fallback) {
-    if (!present(name, true)) return fallback;
-    if (!get(name).is_boolean()) return refuse(name, "true or false"), fallback;
-    return get(name).get<bool>();
-  }
-  // A field that Lignum takes with one value only.
-  void only(const char* name, const Json& value) {
-    if (present(name, true) && get(name) != value)
-      refuse(name, value.dump() + "; nothing else is implemented");
-  }
-  void refuse(const char* name, const std::string& expected) {
-    fail(user_error("{}: {}={} must be {}", what_, name,
-                    shown(object_.at(name).dump(-1, ' ', false, kReplace)), expected));
-  }
-  void fail(Status status) {
-    if (status_.ok()) status_ = std::move(status);
-  }
-  // Every field that is neither read, nor null, nor harmless.
-  template <class Harmless>
-  void refuse_unread(const Harmless& harmless) {
-    for (const auto& [name, value] : object_.items()) {
-      if (value.is_null() || read_.contains(name)) continue;
-      if (std::find(harmless.begin(), harmless.end(), name) != harmless.end()) continue;
-      fail(user_error("{}: {}={} is a feature that is not implemented", what_, shown(name),
-                      shown(value.dump(-1, ' ', false, kReplace))));
-    }
-  }
-
- private:
-  static constexpr auto kReplace = Json::error_handler_t::replace;
-
-  bool present(const char* name, bool optional) {
-    read_.insert(name);
-    if (has(name)) return true;
-    if (!optional) fail(user_error("{}: {} is missing", what_, name));
-    return false;
-  }
-
-  const Json& object_;
-  std::string what_;
-  std::set<std::string, std::less<>> read_;
-  Status status_;
+// A family's words, and the values of fields that its file leaves out: those of transformers' configuration
+// classes (5.x).
+struct Family {
+  std::string_view name, model_type, architecture;
+  int64_t kv_heads;  // 0: as many as heads
+  int64_t head_dim;  // 0: hidden / heads
+  int64_t max_position;
+  bool tied;
+  std::optional<int64_t> window;
+  RopeDefaults rope;
 };
 
-// Of `rope_parameters` or `rope_scaling`; theta is the value where the object has none.
-Result<RopeConfig> read_rope(const Json& json, const std::string& what, double theta, int64_t max_position) {
-  if (!json.is_object()) return user_error("{} must be an object", what);
-  Fields fields(json, what);
-  RopeConfig rope;
-  std::string type = "default";
-  for (const char* name : {"type", "rope_type"}) {  // `type` is the old word
-    if (!fields.has(name)) continue;
-    if (!fields.get(name).is_string()) return user_error("{}: {} must be a text", what, name);
-    type = fields.get(name).get<std::string>();
-  }
-  if (fields.has("type") && fields.has("rope_type") && fields.get("type") != fields.get("rope_type")) {
-    return user_error("{}: type={} and rope_type={} differ", what, fields.get("type").dump(),
-                      fields.get("rope_type").dump());
-  }
-  const std::array types = {RopeType::standard, RopeType::linear, RopeType::llama3, RopeType::yarn};
-  const auto* known =
-      std::find_if(types.begin(), types.end(), [&](RopeType t) { return rope_type_name(t) == type; });
-  if (known == types.end()) {
-    return user_error("{}: rope_type='{}' is not implemented; default, linear, llama3 and yarn are", what,
-                      shown(type));
-  }
-  rope.type = *known;
-  rope.theta = fields.real("rope_theta", theta);
-  fields.only("partial_rotary_factor", 1.0);
-  if (rope.type != RopeType::standard) rope.factor = fields.real("factor", {});
-  if (rope.type == RopeType::llama3 || rope.type == RopeType::yarn) {
-    rope.original_max_position = fields.integer("original_max_position_embeddings", max_position);
-  }
-  if (rope.type == RopeType::llama3) {
-    rope.low_freq_factor = fields.real("low_freq_factor", {});
-    rope.high_freq_factor = fields.real("high_freq_factor", {});
-  }
-  if (rope.type == RopeType::yarn) {
-    rope.beta_fast = fields.real("beta_fast", 32.0);
-    rope.beta_slow = fields.real("beta_slow", 1.0);
-    rope.attention_factor = fields.optional_real("attention_factor");
-    rope.mscale = fields.optional_real("mscale");
-    rope.mscale_all_dim = fields.optional_real("mscale_all_dim");
-    rope.truncate = fields.boolean("truncate", true);
-  }
-  fields.refuse_unread(std::array<const char*, 0>{});
-  LIGNUM_RETURN_IF_ERROR(fields.status());
-  return rope;
+constexpr int64_t kMistralWindow = 4096;
+
+const std::array<Family, 5>& families() {
+  static const std::array<Family, 5> kFamilies = {{
+      {"llama", "llama", "LlamaForCausalLM", 0, 0, 2048, false, {}, {}},
+      {"mistral", "mistral", "MistralForCausalLM", 8, 0, 131072, false, kMistralWindow, {}},
+      {"qwen3", "qwen3", "Qwen3ForCausalLM", 32, 128, 32768, false, 4096, {}},
+      {"gemma2", "gemma2", "Gemma2ForCausalLM", 4, 256, 8192, true, 4096, {}},
+      {"gemma3", "gemma3_text", "Gemma3ForCausalLM", 4, 256, 131072, true, 4096, {1e6, 1e4}},
+  }};
+  return kFamilies;
 }
 
-// Both forms, and that they agree where a file has both.
-Result<RopeConfig> read_both_ropes(Fields& fields, int64_t max_position) {
-  const double theta = fields.real("rope_theta", RopeConfig().theta);
-  const auto read = [&](const char* name) {
-    return read_rope(fields.get(name), fmt::format("{}: {}", fields.what(), name), theta, max_position);
-  };
-  RopeConfig rope;
-  rope.theta = theta;
-  const bool has_new = fields.has("rope_parameters"), has_old = fields.has("rope_scaling");
-  if (has_new) {
-    LIGNUM_ASSIGN_OR_RETURN(rope, read("rope_parameters"));
-    if (fields.has("rope_theta") && rope.theta != theta) {
-      return user_error("{}: rope_theta={} and rope_parameters' rope_theta={} differ", fields.what(), theta,
-                        rope.theta);
-    }
-  }
-  if (has_old) {
-    LIGNUM_ASSIGN_OR_RETURN(RopeConfig old, read("rope_scaling"));
-    if (has_new && !fields.has("rope_theta")) old.theta = rope.theta;
-    if (has_new && !(old == rope)) {
-      return user_error("{}: rope_scaling and rope_parameters describe different embeddings; remove one",
-                        fields.what());
-    }
-    rope = old;
-  }
-  return rope;
+const Family& family_of(const ModelConfig& m) {
+  for (const Family& f : families())
+    if (f.name == m.family) return f;
+  LIGNUM_CHECK(false, "family {}", m.family);
+  return families()[0];
 }
 
-void check_family(Fields& fields) {
+// By model_type and architectures, which must agree.
+Result<const Family*> read_family(Fields& fields) {
   if (!fields.has("model_type") && !fields.has("architectures")) {
-    fields.fail(user_error("{}: neither model_type nor architectures says what the model is", fields.what()));
+    return user_error("{}: neither model_type nor architectures says what the model is", fields.what());
   }
-  fields.only("model_type", "llama");
-  fields.only("architectures", Json::array({"LlamaForCausalLM"}));
+  const Family* family = nullptr;
+  std::string known;
+  for (const Family& f : families()) {
+    known += (known.empty() ? "" : ", ") + Json(f.model_type).dump();
+    if (fields.has("model_type") ? fields.get("model_type") == f.model_type
+                                 : fields.get("architectures") == Json::array({f.architecture}))
+      family = &f;
+  }
+  if (family == nullptr) {
+    const char* field = fields.has("model_type") ? "model_type" : "architectures";
+    fields.refuse(field, fields.has("model_type") ? "one of " + known : "those of one of " + known);
+    return fields.status();
+  }
+  fields.only("architectures", Json::array({family->architecture}));
+  LIGNUM_RETURN_IF_ERROR(fields.status());
+  return family;
+}
+
+std::string_view activation_name(Activation a) {
+  return a == Activation::silu ? "silu" : "gelu_pytorch_tanh";
+}
+
+// Which layers slide: `layer_types`, or what a family has in its place.
+std::vector<bool> read_sliding(Fields& fields, const Family& family, const ModelConfig& m) {
+  std::vector<bool> sliding;
+  if (family.name == "llama") return {};
+  if (m.layers < 1 || m.layers > kMaxLayers) {
+    fields.refuse("num_hidden_layers", fmt::format("in 1..{}", kMaxLayers));
+    return {};
+  }
+  const auto layers = static_cast<size_t>(m.layers);
+  if (family.name == "mistral") {
+    if (m.window > 0) sliding.assign(layers, true);
+    return sliding;
+  }
+  const bool used = family.name != "qwen3" || fields.boolean("use_sliding_window", false);
+  const int64_t first = family.name == "qwen3" ? fields.integer("max_window_layers", 28) : 0;
+  // One full layer after period - 1 sliding ones.
+  int64_t period = family.name == "gemma2" ? 2 : 6;
+  for (const char* name : {"_sliding_window_pattern", "sliding_window_pattern"})
+    if (family.name == "gemma3" && fields.has(name)) period = fields.integer(name, period);
+  if (period < 1) {
+    fields.refuse(fields.has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern",
+                  "positive");
+    return {};
+  }
+  for (int64_t i = 0; i < m.layers; ++i)
+    sliding.push_back(used && (family.name == "qwen3" ? i >= first : (i + 1) % period != 0));
+  if (fields.has("layer_types")) {
+    const Json& types = fields.get("layer_types");
+    const auto bad = [&] {
+      fields.refuse("layer_types",
+                    fmt::format("a list of num_hidden_layers={} words, each \"full_attention\" or "
+                                "\"sliding_attention\"",
+                                m.layers));
+      return std::vector<bool>();
+    };
+    if (!types.is_array() || types.size() != layers) return bad();
+    for (size_t i = 0; i < layers; ++i) {
+      if (types[i] != "full_attention" && types[i] != "sliding_attention") return bad();
+      sliding[i] = types[i] == "sliding_attention";
+    }
+  }
+  if (std::find(sliding.begin(), sliding.end(), true) == sliding.end()) sliding.clear();
+  return sliding;
+}
+
+void read_gemma(Fields& fields, const Family& family, ModelConfig& m) {
+  const bool second = family.name == "gemma2";
+  m.post_norms = m.norm_plus_one = m.scaled_embeddings = true;
+  m.qk_norm = !second;
+  m.query_pre_attn_scalar = fields.real("query_pre_attn_scalar", 256);
+  m.attention_softcap = fields.nullable_real("attn_logit_softcapping", second ? 50.0 : 0.0).value_or(0);
+  m.logit_softcap = fields.nullable_real("final_logit_softcapping", second ? 30.0 : 0.0).value_or(0);
+  m.activation = Activation::gelu_tanh;
+  fields.only("hidden_activation", "gelu_pytorch_tanh");
+  fields.only("hidden_act", "gelu_pytorch_tanh");  // beside it in early files
+  fields.only("use_bidirectional_attention", false);
 }
 
 std::vector<int64_t> read_token_ids(Fields& fields, const char* name) {
@@ -197,25 +169,18 @@ std::vector<int64_t> read_token_ids(Fields& fields, const char* name) {
   return ids;
 }
 
-nlohmann::ordered_json rope_json(const RopeConfig& rope) {
-  nlohmann::ordered_json json;
-  json["rope_type"] = rope_type_name(rope.type);
-  json["rope_theta"] = rope.theta;
-  if (rope.type != RopeType::standard) json["factor"] = rope.factor;
-  if (rope.original_max_position > 0) json["original_max_position_embeddings"] = rope.original_max_position;
-  if (rope.type == RopeType::llama3) {
-    json["low_freq_factor"] = rope.low_freq_factor;
-    json["high_freq_factor"] = rope.high_freq_factor;
-  }
-  if (rope.type == RopeType::yarn) {
-    json["beta_fast"] = rope.beta_fast;
-    json["beta_slow"] = rope.beta_slow;
-    if (rope.attention_factor) json["attention_factor"] = *rope.attention_factor;
-    if (rope.mscale) json["mscale"] = *rope.mscale;
-    if (rope.mscale_all_dim) json["mscale_all_dim"] = *rope.mscale_all_dim;
-    json["truncate"] = rope.truncate;
-  }
-  return json;
+nlohmann::ordered_json cap_json(double cap) {
+  return cap > 0 ? nlohmann::ordered_json(cap) : nlohmann::ordered_json();
+}
+
+void write_sliding(const Family& family, const ModelConfig& m, nlohmann::ordered_json& json) {
+  if (!family.window) return;
+  json["sliding_window"] = m.window > 0 ? nlohmann::ordered_json(m.window) : nlohmann::ordered_json();
+  if (family.name == "mistral") return;  // every layer slides, or none
+  if (family.name == "qwen3") json["use_sliding_window"] = m.window > 0;
+  json["layer_types"] = nlohmann::ordered_json::array();
+  for (int64_t i = 0; i < m.layers; ++i)
+    json["layer_types"].push_back(m.slides(i) ? "sliding_attention" : "full_attention");
 }
 
 }  // namespace
@@ -224,36 +189,51 @@ Result<ModelConfig> model_from_hf_json(std::string_view text, const std::string&
   LIGNUM_ASSIGN_OR_RETURN(const Json json, parse_json(text, what));
   if (!json.is_object()) return user_error("{}: expected an object", what);
   Fields fields(json, what);
-  check_family(fields);
-  LIGNUM_RETURN_IF_ERROR(fields.status());  // another family's fields would only confuse
+  LIGNUM_ASSIGN_OR_RETURN(const Family* const family,
+                          read_family(fields));  // another one's fields would confuse
 
-  // Where a field may be absent, the value is that of transformers' LlamaConfig.
   ModelConfig m;
+  m.family = family->name;
   m.vocab_size = fields.integer("vocab_size", {});
   m.hidden = fields.integer("hidden_size", {});
   m.layers = fields.integer("num_hidden_layers", {});
   m.heads = fields.integer("num_attention_heads", {});
   m.mlp = fields.integer("intermediate_size", {});
   LIGNUM_RETURN_IF_ERROR(fields.status());
-  m.kv_heads = fields.integer("num_key_value_heads", m.heads);
-  if (!fields.has("head_dim") && (m.heads < 1 || m.hidden % m.heads != 0)) {
-    return user_error(
-        "{}: hidden_size={} is not a multiple of num_attention_heads={}, and head_dim is not given", what,
-        m.hidden, m.heads);
+  m.kv_heads = fields.integer("num_key_value_heads", family->kv_heads > 0 ? family->kv_heads : m.heads);
+  if (fields.has("head_dim") || family->head_dim > 0) {
+    m.head_dim = fields.integer("head_dim", family->head_dim);
+  } else {
+    if (m.heads < 1 || m.hidden % m.heads != 0) {
+      return user_error(
+          "{}: hidden_size={} is not a multiple of num_attention_heads={}, and head_dim is not given", what,
+          m.hidden, m.heads);
+    }
+    m.head_dim = m.hidden / m.heads;
+    fields.integer("head_dim", m.head_dim);
   }
-  m.head_dim = fields.integer("head_dim", fields.has("head_dim") ? 0 : m.hidden / m.heads);
   m.norm_eps = fields.real("rms_norm_eps", 1e-6);
-  m.tie_embeddings = fields.boolean("tie_word_embeddings", false);
+  m.tie_embeddings = fields.boolean("tie_word_embeddings", family->tied);
   m.attention_bias = fields.boolean("attention_bias", false);
-  m.mlp_bias = fields.boolean("mlp_bias", false);
-  m.max_position = fields.integer("max_position_embeddings", 2048);
+  if (family->name == "llama") m.mlp_bias = fields.boolean("mlp_bias", false);
+  if (family->name == "qwen3") m.qk_norm = true;
+  m.max_position = fields.integer("max_position_embeddings", family->max_position);
   m.initializer_range = fields.real("initializer_range", 0.02);
+  if (family->name.starts_with("gemma")) {
+    read_gemma(fields, *family, m);
+  } else {
+    fields.only("hidden_act", "silu");
+  }
+  if (family->window) m.window = fields.nullable_integer("sliding_window", family->window).value_or(0);
+  m.sliding = read_sliding(fields, *family, m);
+  if (m.sliding.empty()) m.window = 0;  // without effect
   m.eos_token_ids = read_token_ids(fields, "eos_token_id");
   const std::vector<int64_t> bos = read_token_ids(fields, "bos_token_id");
   if (bos.size() > 1) fields.refuse("bos_token_id", "one token's number");
   if (bos.size() == 1) m.bos_token_id = bos[0];
-  LIGNUM_ASSIGN_OR_RETURN(m.rope, read_both_ropes(fields, m.max_position));
-  fields.only("hidden_act", "silu");
+  LIGNUM_ASSIGN_OR_RETURN(Ropes ropes, read_ropes(fields, family->rope, m.max_position));
+  m.rope = std::move(ropes.full);
+  m.local_rope = std::move(ropes.local);
   fields.only("attention_dropout", 0);
   fields.only("pretraining_tp", 1);
   fields.only("partial_rotary_factor", 1);
@@ -273,8 +253,9 @@ Result<ModelConfig> model_from_folder(const std::string& folder) {
 
 std::string model_to_hf_json(const ModelConfig& m, std::string_view dtype) {
   nlohmann::ordered_json json;
-  json["architectures"] = {"LlamaForCausalLM"};
-  json["model_type"] = m.family;
+  const Family& family = family_of(m);
+  json["architectures"] = {family.architecture};
+  json["model_type"] = family.model_type;
   json["dtype"] = dtype;
   json["torch_dtype"] = dtype;  // the word of older readers
   json["vocab_size"] = m.vocab_size;
@@ -284,17 +265,21 @@ std::string model_to_hf_json(const ModelConfig& m, std::string_view dtype) {
   json["num_attention_heads"] = m.heads;
   json["num_key_value_heads"] = m.kv_heads;
   json["head_dim"] = m.head_dim;
-  json["hidden_act"] = "silu";
   json["rms_norm_eps"] = m.norm_eps;
-  json["attention_bias"] = m.attention_bias;
   json["attention_dropout"] = 0.0;
-  json["mlp_bias"] = m.mlp_bias;
+  if (family.name != "mistral") json["attention_bias"] = m.attention_bias;
+  if (family.name == "llama") json["mlp_bias"] = m.mlp_bias;
   json["tie_word_embeddings"] = m.tie_embeddings;
   json["max_position_embeddings"] = m.max_position;
   json["initializer_range"] = m.initializer_range;
-  json["rope_parameters"] = rope_json(m.rope);
-  json["rope_theta"] = m.rope.theta;
-  json["rope_scaling"] = m.rope.type == RopeType::standard ? nlohmann::ordered_json() : rope_json(m.rope);
+  json[family.name.starts_with("gemma") ? "hidden_activation" : "hidden_act"] = activation_name(m.activation);
+  write_sliding(family, m, json);
+  if (family.name.starts_with("gemma")) {
+    json["query_pre_attn_scalar"] = *m.query_pre_attn_scalar;
+    json["attn_logit_softcapping"] = cap_json(m.attention_softcap);
+    json["final_logit_softcapping"] = cap_json(m.logit_softcap);
+  }
+  write_ropes(m, json);
   json["bos_token_id"] = m.bos_token_id ? nlohmann::ordered_json(*m.bos_token_id) : nlohmann::ordered_json();
   if (m.eos_token_ids.size() == 1) {
     json["eos_token_id"] = m.eos_token_ids[0];

@@ -11,7 +11,7 @@ namespace lignum::config {
 namespace {
 
 constexpr int64_t kMaxDim = 1 << 24;
-constexpr int64_t kMaxCount = 1 << 16;  // of heads and layers
+constexpr int64_t kMaxCount = kMaxLayers;  // of heads too
 constexpr double kMaxParameters = 1e15;
 constexpr double kMaxScaling = 1e6;  // of the rotary embedding
 
@@ -55,12 +55,67 @@ ModelConfig tied(ModelConfig m) {
   return m;
 }
 
+ModelConfig mistral(ModelConfig m) {
+  m.family = "mistral";
+  m.window = 4096;
+  m.sliding.assign(static_cast<size_t>(m.layers), true);
+  m.max_position = 32768;
+  m.bos_token_id = 1;
+  m.eos_token_ids = {2};
+  return m;
+}
+
+ModelConfig qwen3(ModelConfig m) {
+  m.family = "qwen3";
+  m.qk_norm = true;
+  m.norm_eps = 1e-6;
+  m.rope.theta = 1e6;
+  m.max_position = 40960;
+  m.bos_token_id = 151643;
+  m.eos_token_ids = {151645};
+  return m;
+}
+
+// One full layer after period - 1 sliding ones; scale: query_pre_attn_scalar of the published checkpoints.
+ModelConfig gemma(ModelConfig m, std::string family, int64_t period, int64_t window, double scale) {
+  m.family = std::move(family);
+  m.tie_embeddings = m.post_norms = m.norm_plus_one = m.scaled_embeddings = true;
+  m.activation = Activation::gelu_tanh;
+  m.norm_eps = 1e-6;
+  m.query_pre_attn_scalar = scale;
+  m.window = window;
+  for (int64_t i = 0; i < m.layers; ++i) m.sliding.push_back((i + 1) % period != 0);
+  m.max_position = 8192;
+  m.bos_token_id = 2;
+  m.eos_token_ids = {1};
+  return m;
+}
+
+ModelConfig gemma2(ModelConfig m, double scale) {
+  m = gemma(std::move(m), "gemma2", 2, 4096, scale);
+  m.attention_softcap = 50;
+  m.logit_softcap = 30;
+  return m;
+}
+
+ModelConfig gemma3(ModelConfig m, double scale) {
+  m = gemma(std::move(m), "gemma3", 6, 1024, scale);
+  m.qk_norm = true;
+  m.max_position = 131072;
+  m.rope.theta = 1e6;
+  m.rope.type = RopeType::linear;
+  m.rope.factor = 8;
+  m.local_rope = RopeConfig();
+  return m;
+}
+
 struct Preset {
   std::string_view name;
   ModelConfig model;
 };
 
-// Shapes of the llama presets: MaxText's configs/models. lignum-tiny and lignum-10m take bytes.
+// Shapes: MaxText's configs/models (its gemma2 counts pairs of layers). lignum-tiny and lignum-10m take
+// bytes.
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> kPresets = {
       {"llama2-7b", llama2(dense(32, 4096, 32, 32, 128, 11008, 32000))},
@@ -68,6 +123,19 @@ const std::vector<Preset>& presets() {
       {"llama3.1-8b", llama31(dense(32, 4096, 32, 8, 128, 14336, 128256))},
       {"llama3.1-70b", llama31(dense(80, 8192, 64, 8, 128, 28672, 128256))},
       {"llama3.1-405b", llama31(dense(126, 16384, 128, 8, 128, 53248, 128256))},
+      {"mistral-7b", mistral(dense(32, 4096, 32, 8, 128, 14336, 32000))},
+      {"qwen3-0.6b", tied(qwen3(dense(28, 1024, 16, 8, 128, 3072, 151936)))},
+      {"qwen3-1.7b", tied(qwen3(dense(28, 2048, 16, 8, 128, 6144, 151936)))},
+      {"qwen3-4b", tied(qwen3(dense(36, 2560, 32, 8, 128, 9728, 151936)))},
+      {"qwen3-8b", qwen3(dense(36, 4096, 32, 8, 128, 12288, 151936))},
+      {"qwen3-14b", qwen3(dense(40, 5120, 40, 8, 128, 17408, 151936))},
+      {"qwen3-32b", qwen3(dense(64, 5120, 64, 8, 128, 25600, 151936))},
+      {"gemma2-2b", gemma2(dense(26, 2304, 8, 4, 256, 9216, 256128), 256)},
+      {"gemma2-9b", gemma2(dense(42, 3584, 16, 8, 256, 14336, 256128), 256)},
+      {"gemma2-27b", gemma2(dense(46, 4608, 32, 16, 128, 36864, 256128), 144)},
+      {"gemma3-4b", gemma3(dense(34, 2560, 8, 4, 256, 10240, 262144), 256)},
+      {"gemma3-12b", gemma3(dense(48, 3840, 16, 8, 256, 15360, 262144), 256)},
+      {"gemma3-27b", gemma3(dense(62, 5376, 32, 16, 128, 21504, 262144), 168)},
       {"lignum-tiny", tied(dense(4, 64, 4, 2, 16, 176, 256))},
       {"lignum-10m", tied(dense(8, 320, 5, 5, 64, 864, 256))},
       {"lignum-61m", tied(dense(12, 576, 9, 3, 64, 1536, 32000))},
@@ -100,7 +168,7 @@ constexpr std::array<ShapeKey, 10> kShapeKeys = {{
      [](const Config& c, ModelConfig& m) { m.tie_embeddings = c.boolean("logits_via_embedding"); }},
 }};
 
-Status validate_rope(const RopeConfig& rope, const std::string& what) {
+Status validate_rope(const RopeConfig& rope, int64_t head_dim, const std::string& what) {
   const auto refuse = [&](std::string_view field, double value, std::string_view allowed) {
     return user_error("{}: rope {}={} must be {}", what, field, value, allowed);
   };
@@ -108,10 +176,24 @@ Status validate_rope(const RopeConfig& rope, const std::string& what) {
   if (!within(rope.theta, 1.000001, 1e15)) return refuse("rope_theta", rope.theta, "above 1");
   if (rope.type == RopeType::standard) return {};
   if (!within(rope.factor, 1, 1e6)) return refuse("factor", rope.factor, "in 1..1000000");
-  if (rope.type == RopeType::linear) return {};
+  if (rope.type == RopeType::linear || rope.type == RopeType::dynamic) return {};
   if (rope.original_max_position < 1 || rope.original_max_position > int64_t{1} << 40) {
     return user_error("{}: rope original_max_position_embeddings={} must be positive", what,
                       rope.original_max_position);
+  }
+  if (rope.type == RopeType::longrope) {
+    if (rope.original_max_position < 2) return refuse("original_max_position_embeddings", 1, "above 1");
+    if (rope.attention_factor && !within(*rope.attention_factor, 0, 1e6))
+      return refuse("attention_factor", *rope.attention_factor, "in 0..1000000");
+    for (const auto& [field, factors] :
+         {std::pair("short_factor", &rope.short_factor), std::pair("long_factor", &rope.long_factor)}) {
+      if (static_cast<int64_t>(factors->size()) != head_dim / 2)
+        return user_error("{}: rope {} has {} numbers; head_dim={} needs {}", what, field, factors->size(),
+                          head_dim, head_dim / 2);
+      for (const double f : *factors)
+        if (!within(f, 1e-6, 1e6)) return refuse(field, f, "in 1e-6..1000000");
+    }
+    return {};
   }
   if (rope.type == RopeType::llama3) {
     if (!within(rope.low_freq_factor, 1e-6, 1e6))
@@ -144,12 +226,12 @@ int64_t ModelConfig::parameters() const {
   int64_t block = hidden * head_dim * (2 * heads + 2 * kv_heads) + 3 * hidden * mlp + 2 * hidden;
   if (attention_bias) block += head_dim * (heads + 2 * kv_heads) + hidden;
   if (mlp_bias) block += 2 * mlp + hidden;
+  if (qk_norm) block += 2 * head_dim;
+  if (post_norms) block += 2 * hidden;
   return layers * block + (tie_embeddings ? 1 : 2) * vocab_size * hidden + hidden;
 }
 
 Status validate(const ModelConfig& m, const std::string& what) {
-  if (m.family != "llama")
-    return user_error("{}: family '{}' is not implemented; llama is", what, shown(m.family));
   struct Bound {
     std::string_view field;
     int64_t value, max;
@@ -180,7 +262,19 @@ Status validate(const ModelConfig& m, const std::string& what) {
   if (parameter_count(m) > kMaxParameters) {
     return user_error("{}: {:.3g} parameters, more than {:.0e}", what, parameter_count(m), kMaxParameters);
   }
-  LIGNUM_RETURN_IF_ERROR(validate_rope(m.rope, what));
+  for (const auto& [field, cap] : {std::pair("attn_logit_softcapping", m.attention_softcap),
+                                   std::pair("final_logit_softcapping", m.logit_softcap)})
+    if (!(cap >= 0 && cap <= 1e6)) return user_error("{}: {}={} must be in 0..1000000", what, field, cap);
+  if (m.query_pre_attn_scalar && !(*m.query_pre_attn_scalar >= 1e-6 && *m.query_pre_attn_scalar <= 1e9))
+    return user_error("{}: query_pre_attn_scalar={} must be positive", what, *m.query_pre_attn_scalar);
+  if (!m.sliding.empty() && static_cast<int64_t>(m.sliding.size()) != m.layers)
+    return user_error("{}: num_hidden_layers={} differs from the {} layer types", what, m.layers,
+                      m.sliding.size());
+  if (!m.sliding.empty() && (m.window < 1 || m.window > kMaxDim * kMaxCount))
+    return user_error("{}: sliding_window={} must be positive: layers slide", what, m.window);
+  LIGNUM_RETURN_IF_ERROR(validate_rope(m.rope, m.head_dim, what));
+  if (m.local_rope)
+    LIGNUM_RETURN_IF_ERROR(validate_rope(*m.local_rope, m.head_dim, what + ": sliding layers"));
   if (const double scaling = rope_attention_scaling(m); !(scaling >= 0 && scaling < kMaxScaling)) {
     return user_error(
         "{}: the rotary embedding is scaled by {} (attention_factor, or mscale over mscale_all_dim), which "
@@ -236,6 +330,13 @@ Result<ModelConfig> model_from_config(const Config& config) {
       }
     }
     shape.set(config, model);
+    if (shape.key == "base_num_decoder_layers" && !model.sliding.empty()) {
+      // The preset's pattern, as far as it goes.
+      const std::vector<bool> pattern = model.sliding;
+      model.sliding.clear();
+      for (int64_t i = 0; i < std::min(model.layers, kMaxLayers); ++i)
+        model.sliding.push_back(pattern[static_cast<size_t>(i) % pattern.size()]);
+    }
   }
   LIGNUM_RETURN_IF_ERROR(validate(model, what));
   return model;

@@ -117,9 +117,10 @@ TEST(ModelConfig, RefusesByFieldName) {
       {{{"attention_dropout", 0.1}},
        "config.json: attention_dropout=0.1 must be 0; nothing else is implemented"},
       {{{"pretraining_tp", 2}}, "config.json: pretraining_tp=2 must be 1; nothing else is implemented"},
-      {{{"model_type", "mistral"}}, "config.json: model_type=\"mistral\" must be \"llama\"; nothing else"},
+      {{{"model_type", "mistral"}}, "config.json: architectures=[\"LlamaForCausalLM\"] must be [\"Mistral"},
+      {{{"model_type", "bert"}}, "config.json: model_type=\"bert\" must be one of \"llama\", \"mistral\", "},
       {{{"architectures", {"Qwen3ForCausalLM"}}},
-       "config.json: architectures=[\"Qwen3ForCausalLM\"] must be"},
+       "config.json: architectures=[\"Qwen3ForCausalLM\"] must be [\"LlamaForCausalLM\"]"},
       {{{"vocab_size", "211"}}, "config.json: vocab_size=\"211\" must be an integer"},
       {{{"vocab_size", 211.5}}, "config.json: vocab_size=211.5 must be an integer"},
       {{{"vocab_size", 18446744073709551615u}},
@@ -223,9 +224,10 @@ TEST(ModelConfig, YarnAttentionScaling) {
 }
 
 TEST(ModelConfig, RopeErrorsNameKeyAndAllowedValues) {
-  EXPECT_EQ(
-      error_of(old_form({{"rope_type", "foo"}}, 1e4)),
-      "config.json: rope_scaling: rope_type='foo' is not implemented; default, linear, llama3 and yarn are");
+  EXPECT_EQ(error_of(old_form({{"rope_type", "foo"}}, 1e4)),
+            "config.json: rope_scaling: rope_type='foo' is not implemented; default, linear, dynamic, "
+            "llama3, yarn and "
+            "longrope are");
   Json incomplete = kLlama3;
   incomplete.erase("low_freq_factor");
   EXPECT_EQ(error_of(old_form(incomplete, 1e4)), "config.json: rope_scaling: low_freq_factor is missing");
@@ -272,11 +274,12 @@ TEST(ModelConfig, WritesWhatItReads) {
 }
 
 TEST(ModelConfig, PresetsHaveThePublishedSizes) {
-  const std::pair<const char*, double> sizes[] = {{"llama2-7b", 6.74},
-                                                  {"llama2-70b", 68.98},
-                                                  {"llama3.1-8b", 8.03},
-                                                  {"llama3.1-70b", 70.55},
-                                                  {"llama3.1-405b", 405.85}};
+  const std::pair<const char*, double> sizes[] = {
+      {"llama2-7b", 6.74},     {"mistral-7b", 7.24},     {"qwen3-0.6b", 0.596}, {"qwen3-1.7b", 1.72},
+      {"qwen3-4b", 4.02},      {"qwen3-8b", 8.19},       {"qwen3-14b", 14.77},  {"qwen3-32b", 32.76},
+      {"gemma2-2b", 2.61},     {"gemma2-9b", 9.24},      {"gemma2-27b", 27.23}, {"gemma3-4b", 3.88},
+      {"gemma3-12b", 11.77},   {"gemma3-27b", 27.01},    {"llama2-70b", 68.98}, {"llama3.1-8b", 8.03},
+      {"llama3.1-70b", 70.55}, {"llama3.1-405b", 405.85}};
   for (const auto& [name, billions] : sizes) {
     const auto m = preset(name);
     ASSERT_TRUE(m.ok());

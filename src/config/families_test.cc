@@ -1,0 +1,197 @@
+// Families other than Llama: what transformers writes for them, old and new, and what is refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "config/model_config.h"
+
+namespace lignum::config {
+namespace {
+
+using Json = nlohmann::json;
+
+Json with(const std::string& text, const Json& changes) {
+  Json json = parse_json(text, "base").value();
+  for (const auto& [key, value] : changes.items()) {
+    if (value == "absent") {
+      json.erase(key);
+    } else {
+      json[key] = value;
+    }
+  }
+  return json;
+}
+
+Result<ModelConfig> read(const Json& json) { return model_from_hf_json(json.dump(), "config.json"); }
+
+// transformers 5.24; the shapes are small.
+const char* kShape = R"("attention_dropout": 0.0, "bos_token_id": 1, "dtype": "float32", "eos_token_id": 2,
+  "hidden_size": 64, "initializer_range": 0.02, "intermediate_size": 112, "max_position_embeddings": 256,
+  "num_attention_heads": 4, "num_hidden_layers": 3, "num_key_value_heads": 2, "pad_token_id": 0,
+  "rms_norm_eps": 1e-06, "transformers_version": "5.24.0", "use_cache": false, "vocab_size": 211)";
+
+std::string mistral() {
+  return std::string("{") + kShape + R"(, "architectures": ["MistralForCausalLM"], "model_type": "mistral",
+    "head_dim": 16, "hidden_act": "silu", "sliding_window": 7, "tie_word_embeddings": false,
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}})";
+}
+std::string qwen3() {
+  return std::string("{") + kShape + R"(, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+    "attention_bias": false, "head_dim": 24, "hidden_act": "silu", "max_window_layers": 28,
+    "layer_types": ["full_attention", "full_attention", "full_attention"], "sliding_window": null,
+    "tie_word_embeddings": true, "use_sliding_window": false,
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}})";
+}
+std::string gemma2() {
+  return std::string("{") + kShape + R"(, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2",
+    "attention_bias": false, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 4.0, "head_dim": 16,
+    "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 24, "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "tie_word_embeddings": true,
+    "use_bidirectional_attention": null,
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}})";
+}
+std::string gemma3() {
+  return std::string("{") + kShape + R"(, "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text",
+    "_sliding_window_pattern": 6, "attention_bias": false, "attn_logit_softcapping": null,
+    "final_logit_softcapping": null, "head_dim": 16, "hidden_activation": "gelu_pytorch_tanh",
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "query_pre_attn_scalar": 16,
+    "sliding_window": 8, "tie_word_embeddings": true, "use_bidirectional_attention": false,
+    "rope_parameters": {"full_attention": {"rope_theta": 1000000.0, "rope_type": "linear", "factor": 8.0},
+                        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}}})";
+}
+
+TEST(Families, AreReadAsTransformersWritesThem) {
+  const auto m = read(with(mistral(), {}));
+  ASSERT_TRUE(m.ok()) << m.status().message();
+  EXPECT_EQ(m->window, 7);
+  EXPECT_EQ(m->sliding, std::vector<bool>(3, true));
+  const auto q = read(with(qwen3(), {}));
+  ASSERT_TRUE(q.ok()) << q.status().message();
+  EXPECT_TRUE(q->qk_norm && q->sliding.empty() && q->window == 0 && !q->norm_plus_one);
+  const auto g2 = read(with(gemma2(), {}));
+  ASSERT_TRUE(g2.ok()) << g2.status().message();
+  EXPECT_EQ(g2->sliding, (std::vector<bool>{true, false, true}));
+  EXPECT_TRUE(g2->norm_plus_one && g2->post_norms && g2->scaled_embeddings && !g2->qk_norm);
+  EXPECT_EQ(g2->activation, Activation::gelu_tanh);
+  EXPECT_EQ(g2->attention_softcap, 5);
+  EXPECT_EQ(g2->logit_softcap, 4);
+  EXPECT_EQ(g2->query_pre_attn_scalar, 24);
+  const auto g3 = read(with(gemma3(), {}));
+  ASSERT_TRUE(g3.ok()) << g3.status().message();
+  EXPECT_TRUE(g3->qk_norm);
+  EXPECT_EQ(g3->attention_softcap, 0);
+  EXPECT_EQ(g3->rope_of(0).theta, 1e4);
+  EXPECT_EQ(g3->rope_of(1).theta, 1e6);
+  EXPECT_EQ(g3->rope_of(1).factor, 8);
+}
+
+TEST(Families, OlderFilesMeanTheSame) {
+  const auto same = [](const std::string& now, const Json& changes) {
+    const auto a = read(with(now, {})), b = read(with(now, changes));
+    ASSERT_TRUE(a.ok() && b.ok()) << a.status().message() << b.status().message();
+    EXPECT_EQ(*a, *b) << changes.dump();
+  };
+  same(gemma3(), {{"rope_parameters", "absent"},
+                  {"rope_theta", 1e6},
+                  {"rope_local_base_freq", 1e4},
+                  {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8}}}});
+  same(gemma3(),
+       {{"layer_types", "absent"}, {"_sliding_window_pattern", "absent"}, {"sliding_window_pattern", 2}});
+  same(gemma2(),
+       {{"layer_types", "absent"}, {"tie_word_embeddings", "absent"}, {"cache_implementation", "hybrid"}});
+  same(gemma2(), {{"hidden_act", "gelu_pytorch_tanh"}});
+  same(qwen3(), {{"layer_types", "absent"}, {"max_window_layers", 2}});
+  same(mistral(), {{"head_dim", "absent"}, {"num_key_value_heads", 2}});
+}
+
+TEST(Families, AbsentAndNullFieldsAreTransformers) {
+  EXPECT_EQ(read(with(mistral(), {{"sliding_window", "absent"}}))->window, 4096);
+  EXPECT_TRUE(read(with(mistral(), {{"sliding_window", nullptr}}))->sliding.empty());
+  EXPECT_EQ(read(with(mistral(), {{"num_attention_heads", 8}, {"num_key_value_heads", "absent"}}))->kv_heads,
+            8);
+  EXPECT_EQ(read(with(qwen3(), {{"head_dim", "absent"}}))->head_dim, 128);
+  EXPECT_EQ(read(with(gemma2(), {{"attn_logit_softcapping", "absent"}}))->attention_softcap, 50);
+  EXPECT_EQ(read(with(gemma2(), {{"final_logit_softcapping", nullptr}}))->logit_softcap, 0);
+  const auto sliding = read(with(qwen3(), {{"use_sliding_window", true},
+                                           {"sliding_window", 9},
+                                           {"layer_types", "absent"},
+                                           {"max_window_layers", 1}}));
+  ASSERT_TRUE(sliding.ok()) << sliding.status().message();
+  EXPECT_EQ(sliding->sliding, (std::vector<bool>{false, true, true}));
+}
+
+TEST(Families, OthersFeaturesAreRefusedByName) {
+  const auto refused = [](const std::string& text, const Json& changes, const char* expected) {
+    const auto m = read(with(text, changes));
+    ASSERT_FALSE(m.ok()) << changes.dump();
+    EXPECT_NE(m.status().message().find(expected), std::string::npos) << m.status().message();
+  };
+  refused(mistral(), {{"mlp_bias", true}}, "mlp_bias=true is a feature that is not implemented");
+  refused(mistral(), {{"attn_logit_softcapping", 5.0}}, "attn_logit_softcapping=5.0 is a feature");
+  refused(mistral(), {{"sliding_window", 0}, {"layer_types", {"full_attention"}}}, "layer_types=");
+  refused(qwen3(), {{"layer_types", {"full_attention"}}},
+          "layer_types=[\"full_attention\"] must be a list of num_hid");
+  refused(gemma3(), {{"layer_types", {"a", "b", "c"}}}, "layer_types=");
+  refused(gemma3(), {{"sliding_window_pattern", 0}}, "sliding_window_pattern=0 must be positive");
+  refused(gemma3(), {{"sliding_window", -4}}, "sliding_window=-4 must be positive");
+  refused(gemma3(), {{"use_bidirectional_attention", true}},
+          "use_bidirectional_attention=true must be false");
+  refused(gemma3(), {{"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}}},
+          "sliding_attention is missing");
+  refused(gemma3(), {{"rope_theta", 5.0}}, "rope_theta=5 and full_attention's rope_theta=1000000 differ");
+  refused(gemma2(), {{"hidden_activation", "gelu"}},
+          "hidden_activation=\"gelu\" must be \"gelu_pytorch_tanh\"");
+  refused(gemma2(), {{"query_pre_attn_scalar", 0}}, "query_pre_attn_scalar=0 must be positive");
+  refused(gemma2(), {{"num_hidden_layers", 1 << 20}}, "num_hidden_layers=1048576 must be in 1..65536");
+}
+
+TEST(Families, WriteWhatTheyRead) {
+  for (const std::string& text : {mistral(), qwen3(), gemma2(), gemma3()}) {
+    const auto m = read(with(text, {}));
+    const std::string written = model_to_hf_json(*m);
+    const auto again = model_from_hf_json(written, "again");
+    ASSERT_TRUE(again.ok()) << again.status().message() << written;
+    EXPECT_EQ(*again, *m) << written;
+    const auto old = read(with(written, {{"rope_parameters", "absent"}}));
+    ASSERT_TRUE(old.ok()) << old.status().message();
+    EXPECT_EQ(*old, *m) << written;
+  }
+}
+
+// NumPy, float32 where transformers has float32.
+TEST(Families, DynamicAndLongRope) {
+  const Json dynamic = {{"rope_type", "dynamic"}, {"factor", 2.0}};
+  const auto d = read(with(mistral(), {{"rope_parameters", "absent"}, {"rope_scaling", dynamic}}));
+  ASSERT_TRUE(d.ok()) << d.status().message();
+  const auto frequency = [&](const ModelConfig& m, size_t pair, int64_t sequence) {
+    return rope_frequencies(m.rope, m.head_dim, m.max_position, sequence).inv_freq[pair];
+  };
+  EXPECT_EQ(frequency(*d, 7, 256),
+            frequency(*read(with(mistral(), {})), 7, 256));  // no longer than the model's
+  EXPECT_NEAR(frequency(*d, 1, 1024), 0.2394813746213913, 3e-8);
+  EXPECT_NEAR(frequency(*d, 7, 1024), 4.517539491644129e-05, 1e-11);
+
+  Json longrope = {{"rope_type", "longrope"}, {"original_max_position_embeddings", 128}};
+  longrope["short_factor"] = std::vector<double>(8, 1.0);
+  longrope["long_factor"] = {1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5};
+  const auto l = read(with(mistral(), {{"rope_parameters", "absent"}, {"rope_scaling", longrope}}));
+  ASSERT_TRUE(l.ok()) << l.status().message();
+  EXPECT_EQ(frequency(*l, 7, 128), frequency(*read(with(mistral(), {})), 7, 128));
+  EXPECT_NEAR(frequency(*l, 7, 129) * 4.5, frequency(*l, 7, 128), 1e-10);
+  EXPECT_NEAR(rope_attention_scaling(*l), std::sqrt(1 + std::log(256.0 / 128) / std::log(128.0)), 1e-15);
+  // The original length beside the object, as files of before transformers 5 have it.
+  longrope.erase("original_max_position_embeddings");
+  const auto beside = read(with(mistral(), {{"rope_parameters", "absent"},
+                                            {"original_max_position_embeddings", 128},
+                                            {"rope_scaling", longrope}}));
+  ASSERT_TRUE(beside.ok()) << beside.status().message();
+  EXPECT_EQ(*beside, *l);
+  longrope["long_factor"] = {1.0};
+  const auto bad = read(with(mistral(), {{"rope_parameters", "absent"}, {"rope_scaling", longrope}}));
+  EXPECT_EQ(bad.status().message(), "config.json: rope long_factor has 1 numbers; head_dim=16 needs 8");
+}
+
+}  // namespace
+}  // namespace lignum::config
