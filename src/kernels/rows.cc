@@ -139,20 +139,18 @@ void RowKernels::rope(const RopeShape& shape, In x, const int32_t* positions, co
 }
 
 void RowKernels::glu(Activation activation, int64_t n, In gate, In up, Out y, Parallel& parallel) const {
-  LIGNUM_CHECK(activation == Activation::silu, "activation {}", static_cast<int>(activation));
   LIGNUM_CHECK(gate.type == up.type, "glu: gate {}, up {}", dtype_name(gate.type), dtype_name(up.type));
-  const auto kernel = table_.silu_glu[edges(gate.type, y.type)];
+  const auto kernel = table_.glu[static_cast<size_t>(activation)][edges(gate.type, y.type)];
   over_rows(parallel, n, 1,
             [&](int64_t begin, int64_t end) { kernel(begin, end, gate.data, up.data, y.data); });
 }
 
 void RowKernels::glu_grad(Activation activation, int64_t n, In dy, In gate, In up, Out dgate, Out dup,
                           Parallel& parallel) const {
-  LIGNUM_CHECK(activation == Activation::silu, "activation {}", static_cast<int>(activation));
   LIGNUM_CHECK(dy.type == gate.type && dy.type == up.type && dy.type == dgate.type,
                "glu_grad: dy {}, gate {}, up {}, dgate {}", dtype_name(dy.type), dtype_name(gate.type),
                dtype_name(up.type), dtype_name(dgate.type));
-  const auto kernel = table_.silu_glu_grad[edges(dy.type, dup.type)];
+  const auto kernel = table_.glu_grad[static_cast<size_t>(activation)][edges(dy.type, dup.type)];
   over_rows(parallel, n, 1, [&](int64_t begin, int64_t end) {
     kernel(begin, end, dy.data, gate.data, up.data, dgate.data, dup.data);
   });

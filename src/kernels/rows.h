@@ -66,6 +66,7 @@ enum class Elementwise : uint8_t {
   sqrt,
   rsqrt,
   logistic,
+  tanh,
   sin,
   cos,
   abs,
@@ -90,7 +91,9 @@ enum class Elementwise : uint8_t {
 int elementwise_inputs(Elementwise);  // 1, 2 or 3
 
 enum class Reduction : uint8_t { sum, max };
-enum class Activation : uint8_t { silu };  // silu(x) = x / (1 + exp(-x))
+// silu(x) = x s(x), s the logistic function; gelu_tanh(x) = x s(2u) = x (1 + tanh u) / 2,
+// u = sqrt(2 / pi) (x + 0.044715 x^3) (Hendrycks and Gimpel, 2016).
+enum class Activation : uint8_t { silu, gelu_tanh };
 
 // x, y: [batch, seq, heads, dim], dim even and at most kRopeMaxDim.
 struct RopeShape {

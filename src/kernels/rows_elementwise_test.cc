@@ -39,6 +39,7 @@ TEST(ElementwiseKernels, UnaryAgreeWithDouble) {
       {Elementwise::sqrt, [](double x) { return std::sqrt(x); }, 0.51},
       {Elementwise::rsqrt, [](double x) { return 1 / std::sqrt(x); }, 1.5},
       {Elementwise::logistic, [](double x) { return 1 / (1 + std::exp(-x)); }, 2.5},
+      {Elementwise::tanh, [](double x) { return std::tanh(x); }, 2.5},
       {Elementwise::sin, [](double x) { return std::sin(x); }, 0.51},
       {Elementwise::cos, [](double x) { return std::cos(x); }, 0.51},
   };
@@ -182,10 +183,16 @@ TEST(ElementwiseKernels, SameBitsInPlace) {
   }
 }
 
+constexpr Activation kActivations[] = {Activation::silu, Activation::gelu_tanh};
+
 TEST(Glu, AgreesWithDouble) {
   Serial serial;
+  const double root = 2 * std::sqrt(2 / std::numbers::pi), cube = 0.044715;
   const RowKernels& k = row_kernels({best_isa()});
-  for (DType type : kEdges) {
+  for (const auto& [type, activation] :
+       {std::pair(DType::f32, kActivations[0]), std::pair(DType::f32, kActivations[1]),
+        std::pair(DType::bf16, kActivations[0]), std::pair(DType::bf16, kActivations[1])}) {
+    const bool gelu = activation == Activation::gelu_tanh;
     for (int64_t n : {int64_t{1}, int64_t{37}, int64_t{20000}}) {
       Buffer gate(type, n), up(type, n), dy(type, n), y(type, n), dgate(type, n), dup(type, n);
       gate.normal("gate", 4.0);
@@ -196,20 +203,25 @@ TEST(Glu, AgreesWithDouble) {
         gate.set(1, -100.0);
         gate.set(2, 0.0);
       }
-      k.glu(Activation::silu, n, gate.in(), up.in(), y.out(), serial);
-      k.glu_grad(Activation::silu, n, dy.in(), gate.in(), up.in(), dgate.out(), dup.out(), serial);
+      k.glu(activation, n, gate.in(), up.in(), y.out(), serial);
+      k.glu_grad(activation, n, dy.in(), gate.in(), up.in(), dgate.out(), dup.out(), serial);
       for (int64_t i = 0; i < n; ++i) {
         const double x = gate.get(i), u = up.get(i), g = dy.get(i);
-        const double s = 1 / (1 + std::exp(-x));
-        const double relative = half_ulp(type) + 8 * 0x1p-24;
-        ASSERT_NEAR(y.get(i), x * s * u, std::fabs(x * s * u) * relative + 0x1p-126);
-        ASSERT_NEAR(dup.get(i), g * x * s, std::fabs(g * x * s) * relative + 0x1p-126);
+        const double z = gelu ? root * (x + cube * x * x * x) : x;
+        const double inner = gelu ? root * (1 + 3 * cube * x * x) : 1;
+        const double s = 1 / (1 + std::exp(-z));
+        // z's own error, a few ulps, moves s by a factor of e^that.
+        const double relative = half_ulp(type) + (gelu ? 8 + 4 * std::fabs(z) : 8) * 0x1p-24;
+        ASSERT_NEAR(y.get(i), x * s * u, std::fabs(x * s * u) * relative + 0x1p-126 * (1 + std::fabs(x * u)));
+        ASSERT_NEAR(dup.get(i), g * x * s,
+                    std::fabs(g * x * s) * relative + 0x1p-126 * (1 + std::fabs(g * x)));
         // 1 + x (1 - s) may cancel.
-        const double slope = s * (1 + x * (1 - s));
-        const double size = s * (1 + std::fabs(x * (1 - s)) + std::fabs(x));
-        ASSERT_NEAR(
-            dgate.get(i), g * u * slope,
-            std::fabs(g * u * slope) * half_ulp(type) + std::fabs(g * u) * size * 8 * 0x1p-24 + 0x1p-126);
+        const double slope = s * (1 + x * inner * (1 - s));
+        const double size = s * (1 + std::fabs(x * inner * (1 - s)) + std::fabs(x * inner)) *
+                            (gelu ? 1 + std::fabs(z) / 2 : 1);
+        ASSERT_NEAR(dgate.get(i), g * u * slope,
+                    std::fabs(g * u * slope) * half_ulp(type) + std::fabs(g * u) * size * 8 * 0x1p-24 +
+                        0x1p-126 * (1 + std::fabs(g * u) * (1 + std::fabs(x * inner))));
       }
     }
   }
@@ -218,15 +230,17 @@ TEST(Glu, AgreesWithDouble) {
 TEST(Glu, SameBitsInPlaceAndNanStays) {
   for (DType type : kEdges) {
     expect_same_bits([&](const RowKernels& k, Parallel& parallel, int64_t offset) {
-      const int64_t n = 40001;
-      Buffer gate(type, n, offset), up(type, n, offset), dy(type, n, offset), y(type, n, offset);
-      gate.normal("gate", 4.0);
-      up.normal("up");
-      dy.normal("dy");
-      k.glu(Activation::silu, n, gate.in(), up.in(), y.out(), parallel);
-      k.glu_grad(Activation::silu, n, dy.in(), gate.in(), up.in(), gate.out(), up.out(), parallel);
       std::string bits;
-      for (const Buffer* b : {&y, &gate, &up}) b->append_to(bits);
+      for (const Activation activation : kActivations) {
+        const int64_t n = 40001;
+        Buffer gate(type, n, offset), up(type, n, offset), dy(type, n, offset), y(type, n, offset);
+        gate.normal("gate", 4.0);
+        up.normal("up");
+        dy.normal("dy");
+        k.glu(activation, n, gate.in(), up.in(), y.out(), parallel);
+        k.glu_grad(activation, n, dy.in(), gate.in(), up.in(), gate.out(), up.out(), parallel);
+        for (const Buffer* b : {&y, &gate, &up}) b->append_to(bits);
+      }
       return bits;
     });
   }
@@ -236,10 +250,11 @@ TEST(Glu, SameBitsInPlaceAndNanStays) {
   up.normal("up");
   gate.set(3, NAN);
   up.set(21, NAN);
-  for (Isa isa : available_isas()) {
-    row_kernels({isa}).glu(Activation::silu, 40, gate.in(), up.in(), y.out(), serial);
-    for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(std::isnan(y.get(i)), i == 3 || i == 21) << i;
-  }
+  for (const Activation activation : kActivations)
+    for (Isa isa : available_isas()) {
+      row_kernels({isa}).glu(activation, 40, gate.in(), up.in(), y.out(), serial);
+      for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(std::isnan(y.get(i)), i == 3 || i == 21) << i;
+    }
 }
 
 TEST(Convert, EightBitFormatsAreThoseOfBase) {

@@ -36,6 +36,9 @@ struct Rsqrt {
 struct Logistic {
   float operator()(float x) const { return logistic(x); }
 };
+struct Tanh {
+  float operator()(float x) const { return tanh_of(x); }
+};
 struct Add {
   float operator()(float x, float y) const { return x + y; }
   int32_t operator()(int32_t x, int32_t y) const { return wrapped(bits_of(x) + bits_of(y)); }
@@ -127,21 +130,41 @@ void select(int64_t begin, int64_t end, const void* preds, const void* as, const
   }
 }
 
-template <class T>
-void silu_glu(int64_t begin, int64_t end, const void* gates, const void* ups, void* ys) {
+// Activations of gated units are x s(z(x)), s the logistic function; slope is z'.
+struct Silu {
+  static float z(float x) { return x; }
+  static float slope(float) { return 1.0f; }
+};
+struct GeluTanh {
+  static constexpr float kTwiceRoot = 0x1.988454p0f;  // 2 sqrt(2 / pi)
+  static constexpr float kCube = 0.044715f;
+  // Past 16 s is 0 or 1, and a cube of a large x would be Inf. NaN stays, from x.
+  static float held(float x) { return x < -16.0f ? -16.0f : x > 16.0f ? 16.0f : x; }
+  static float z(float x) {
+    x = held(x);
+    return kTwiceRoot * __builtin_fmaf(kCube * x * x, x, x);
+  }
+  static float slope(float x) {
+    x = held(x);
+    return kTwiceRoot * __builtin_fmaf(3.0f * kCube * x, x, 1.0f);
+  }
+};
+
+template <class A, class T>
+void glu(int64_t begin, int64_t end, const void* gates, const void* ups, void* ys) {
   const T* gate = typed<T>(gates);
   const T* up = typed<T>(ups);
   T* y = typed<T>(ys);
   LIGNUM_IN_PLACE
   for (int64_t i = begin; i < end; ++i) {
     const float x = load(gate, i);
-    store(y, i, x * logistic(x) * load(up, i));
+    store(y, i, x * logistic(A::z(x)) * load(up, i));
   }
 }
 
-template <class T>
-void silu_glu_grad(int64_t begin, int64_t end, const void* dys, const void* gates, const void* ups,
-                   void* dgates, void* dups) {
+template <class A, class T>
+void glu_grad(int64_t begin, int64_t end, const void* dys, const void* gates, const void* ups, void* dgates,
+              void* dups) {
   const T* dy = typed<T>(dys);
   const T* gate = typed<T>(gates);
   const T* up = typed<T>(ups);
@@ -152,8 +175,8 @@ void silu_glu_grad(int64_t begin, int64_t end, const void* dys, const void* gate
     const float g = load(dy, i);
     const float x = load(gate, i);
     const float u = load(up, i);
-    const float s = logistic(x);
-    store(dgate, i, g * u * (s * (1.0f + x * (1.0f - s))));
+    const float s = logistic(A::z(x));
+    store(dgate, i, g * u * (s * (1.0f + x * A::slope(x) * (1.0f - s))));
     store(dup, i, g * (x * s));
   }
 }
@@ -229,11 +252,11 @@ void convert(int64_t begin, int64_t end, const void* ins, void* outs) {
   {                                                                                                         \
     LIGNUM_ALL(unary, Neg), LIGNUM_FLOATS(unary, Exp), LIGNUM_FLOATS(unary, Log),                           \
         LIGNUM_FLOATS(unary, Sqrt), LIGNUM_FLOATS(unary, Rsqrt), LIGNUM_FLOATS(unary, Logistic),            \
-        LIGNUM_FLOATS(unary, Sin), LIGNUM_FLOATS(unary, Cos), LIGNUM_ALL(unary, Abs),                       \
-        LIGNUM_ALL(binary, Add), LIGNUM_ALL(binary, Sub), LIGNUM_ALL(binary, Mul), LIGNUM_ALL(binary, Div), \
-        LIGNUM_ALL(binary, Max), LIGNUM_ALL(binary, Min), LIGNUM_ALL(compare, Eq), LIGNUM_ALL(compare, Ne), \
-        LIGNUM_ALL(compare, Lt), LIGNUM_ALL(compare, Le), LIGNUM_ALL(compare, Gt), LIGNUM_ALL(compare, Ge), \
-    {                                                                                                       \
+        LIGNUM_FLOATS(unary, Tanh), LIGNUM_FLOATS(unary, Sin), LIGNUM_FLOATS(unary, Cos),                   \
+        LIGNUM_ALL(unary, Abs), LIGNUM_ALL(binary, Add), LIGNUM_ALL(binary, Sub), LIGNUM_ALL(binary, Mul),  \
+        LIGNUM_ALL(binary, Div), LIGNUM_ALL(binary, Max), LIGNUM_ALL(binary, Min), LIGNUM_ALL(compare, Eq), \
+        LIGNUM_ALL(compare, Ne), LIGNUM_ALL(compare, Lt), LIGNUM_ALL(compare, Le), LIGNUM_ALL(compare, Gt), \
+        LIGNUM_ALL(compare, Ge), {                                                                          \
       select<uint32_t>, select<uint16_t>, select<uint32_t>                                                  \
     }                                                                                                       \
   }

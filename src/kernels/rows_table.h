@@ -10,7 +10,7 @@ namespace lignum::kernels {
 enum EdgeIndex { kF32 = 0, kBf16 = 1, kI32 = 2 };                     // columns of `elementwise`
 enum ConvertIndex { kFloat = 0, kBfloat = 1, kE4m3 = 2, kE5m2 = 3 };  // columns of `convert`
 
-inline constexpr int kElementwiseCount = 22;
+inline constexpr int kElementwiseCount = 23;
 // Columns that sum_rows takes in one call.
 inline constexpr int64_t kSumColumns = 512;
 
@@ -36,9 +36,10 @@ struct RowTable {
   void (*rope[2])(int64_t token, int64_t heads, int64_t pairs, const float* c, const float* s, const void* x,
                   void* y);
 
-  void (*silu_glu[2])(int64_t begin, int64_t end, const void* gate, const void* up, void* y);
-  void (*silu_glu_grad[2])(int64_t begin, int64_t end, const void* dy, const void* gate, const void* up,
-                           void* dgate, void* dup);
+  // [activation][type]
+  void (*glu[2][2])(int64_t begin, int64_t end, const void* gate, const void* up, void* y);
+  void (*glu_grad[2][2])(int64_t begin, int64_t end, const void* dy, const void* gate, const void* up,
+                         void* dgate, void* dup);
 
   // [Elementwise][type]; nullptr where the function has no such type.
   void (*elementwise[kElementwiseCount][3])(int64_t begin, int64_t end, const void* a, const void* b,

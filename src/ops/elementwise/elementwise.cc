@@ -1,6 +1,6 @@
 // elementwise {fn}: one function at every element; all inputs have the same dims and, but for select's
 // predicate, the same dtype. bf16 is computed in f32 and rounded once.
-//   unary     neg abs (f32, bf16, i32), exp log sqrt rsqrt logistic sin cos (f32, bf16)
+//   unary     neg abs (f32, bf16, i32), exp log sqrt rsqrt logistic tanh sin cos (f32, bf16)
 //   binary    add sub mul div max min (f32, bf16, i32; i32 wraps, x / 0 = -1)
 //   compare   eq ne lt le gt ge -> pred (f32, bf16, i32)
 //   select    (pred, a, b): a where the predicate holds, else b
@@ -22,7 +22,7 @@ struct Function {
   Family family;
   std::string_view stablehlo;  // the op, or the direction of a compare
 };
-constexpr std::array<Function, 22> kFunctions = {{
+constexpr std::array<Function, 23> kFunctions = {{
     {"neg", Elementwise::neg, Family::unary, "negate"},
     {"abs", Elementwise::abs, Family::unary, "abs"},
     {"exp", Elementwise::exp, Family::transcendental, "exponential"},
@@ -30,6 +30,7 @@ constexpr std::array<Function, 22> kFunctions = {{
     {"sqrt", Elementwise::sqrt, Family::transcendental, "sqrt"},
     {"rsqrt", Elementwise::rsqrt, Family::transcendental, "rsqrt"},
     {"logistic", Elementwise::logistic, Family::transcendental, "logistic"},
+    {"tanh", Elementwise::tanh, Family::transcendental, "tanh"},
     {"sin", Elementwise::sin, Family::transcendental, "sine"},
     {"cos", Elementwise::cos, Family::transcendental, "cosine"},
     {"add", Elementwise::add, Family::binary, "add"},
@@ -78,6 +79,8 @@ double evaluate(Elementwise fn, bool integer, double a, double b, double c) {
       return 1 / std::sqrt(a);
     case Elementwise::logistic:
       return 1 / (1 + std::exp(-a));
+    case Elementwise::tanh:
+      return std::tanh(a);
     case Elementwise::sin:
       return std::sin(a);
     case Elementwise::cos:
@@ -170,6 +173,8 @@ struct ElementwiseOp {
         return {op("mul", op("mul", dy, number(-0.5)), op("mul", y, op("mul", y, y)))};
       case Elementwise::logistic:
         return {op("mul", dy, op("mul", y, op("sub", number(1), y)))};
+      case Elementwise::tanh:
+        return {op("mul", dy, op("sub", number(1), op("mul", y, y)))};
       case Elementwise::sin:
         return {op("mul", dy, unary("cos", x))};
       case Elementwise::cos:

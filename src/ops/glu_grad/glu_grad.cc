@@ -1,8 +1,6 @@
-// glu_grad: the gradients of glu's gate and up. dgate = dy * up * act'(gate), dup = dy * act(gate); for silu
-// act'(g) = s (1 + g (1 - s)), s = 1 / (1 + exp(-g)). All of one type, f32 or bf16.
-#include <cmath>
-
-#include "ops/facets.h"
+// glu_grad: the gradients of glu's gate and up. dgate = dy * up * act'(gate), dup = dy * act(gate);
+// act(g) = g s(z(g)): act'(g) = s (1 + g z'(g) (1 - s)) (glu/activation.h). All of one type, f32 or bf16.
+#include "ops/glu/activation.h"
 
 namespace lignum::ops {
 namespace {
@@ -15,8 +13,7 @@ struct GluGrad {
     LIGNUM_RETURN_IF_ERROR(expect_edge(in[1], "gate"));
     LIGNUM_RETURN_IF_ERROR(expect_like(in[0], "dy", in[1], "gate"));
     LIGNUM_RETURN_IF_ERROR(expect_like(in[2], "up", in[1], "gate"));
-    LIGNUM_ASSIGN_OR_RETURN(const std::string activation, string_attr(attrs, "activation"));
-    if (activation != "silu") return user_error("attribute activation = \"{}\"; allowed: silu", activation);
+    LIGNUM_RETURN_IF_ERROR(activation_of(attrs).status());
     return Types{in[1], in[2]};
   }
 
@@ -36,18 +33,20 @@ struct GluGrad {
   static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
     Arith m(b);
     const Value dy = m.f32(in[0]), gate = m.f32(in[1]), up = m.f32(in[2]);
-    const Value sigmoid = m.logistic(gate);
-    const Value slope = m.mul(sigmoid, m.add(m.mul(gate, m.sub(1.0, sigmoid)), 1.0));
+    const auto [sigmoid, inner] = activation_nodes(m, *activation_of(s.attrs), gate);
+    const Value scaled = inner ? m.mul(gate, *inner) : gate;
+    const Value slope = m.mul(sigmoid, m.add(m.mul(scaled, m.sub(1.0, sigmoid)), 1.0));
     const Value dgate = m.mul(m.mul(dy, up), slope);
     const Value dup = m.mul(dy, m.mul(gate, sigmoid));
     return {b.convert(dgate, s.out[0].dtype), b.convert(dup, s.out[1].dtype)};
   }
 
   static void reference(const RefCall& c) {
+    const kernels::Activation activation = *activation_of(c.site.attrs);
     for (size_t i = 0; i < c.out[0].data.size(); ++i) {
       const double dy = c.in[0]->data[i], gate = c.in[1]->data[i], up = c.in[2]->data[i];
-      const double s = 1 / (1 + std::exp(-gate));
-      c.out[0].data[i] = dy * up * s * (1 + gate * (1 - s));
+      const auto [s, slope] = activation_at(activation, gate);
+      c.out[0].data[i] = dy * up * s * (1 + gate * slope * (1 - s));
       c.out[1].data[i] = dy * gate * s;
     }
   }
@@ -55,7 +54,7 @@ struct GluGrad {
   static int64_t workspace(const Site&, int) { return 0; }
 
   static Status cpu(const CpuCall& c) {
-    kernels::row_kernels(c.choice).glu_grad(kernels::Activation::silu, c.site.out[0].elements(),
+    kernels::row_kernels(c.choice).glu_grad(*activation_of(c.site.attrs), c.site.out[0].elements(),
                                             kernel_in(c, 0), kernel_in(c, 1), kernel_in(c, 2),
                                             kernel_out(c, 0), kernel_out(c, 1), c.parallel);
     return {};
@@ -67,22 +66,7 @@ struct GluGrad {
 
   static constexpr ByDecomposition emit{};
 
-  static std::vector<Case> cases() {
-    constexpr DType f32 = DType::f32, bf16 = DType::bf16;
-    const auto make = [](std::string name, DType dtype, Dims dims, double deviation = 1, bool bench = false) {
-      return Case{std::move(name),
-                  {tensor(dtype, dims), tensor(dtype, dims, Fill::normal, deviation), tensor(dtype, dims)},
-                  {{"activation", std::string("silu")}},
-                  1,
-                  bench};
-    };
-    return {
-        make("one_row", f32, {1, 16}),      make("scalar", f32, {}),
-        make("odd", f32, {3, 37}),          make("misaligned", f32, {211}),
-        make("saturated", f32, {5, 7}, 30), make("bf16", bf16, {3, 37}),
-        make("empty", f32, {0, 3}),         make("bench", bf16, {2048, 8192}, 1, true),
-    };
-  }
+  static std::vector<Case> cases() { return glu_cases(3, 1); }
 };
 
 }  // namespace
