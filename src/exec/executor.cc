@@ -28,6 +28,14 @@ struct Loops {
   int depth = 0;
   int64_t iteration[kMax] = {};
   int64_t row[kMax] = {};
+  int64_t trip[kMax] = {};
+
+  // The layer that a node stands for (ir::Tag); -1: none.
+  int64_t layer(const ir::Tag& tag) const {
+    if (tag.layer_end == 0 || depth == 0) return -1;
+    const int64_t step = (tag.layer_end - tag.layer_begin) / trip[depth - 1];
+    return tag.layer_begin + row[depth - 1] * step;
+  }
 };
 
 struct Block;
@@ -201,9 +209,7 @@ struct Executor::Impl final : ops::Collectives {
                           ins.node->kind,
                           ins.node->tag.path,
                           ins.node->tag.role,
-                          ins.node->tag.layer_end > 0 && loops.depth > 0
-                              ? ins.node->tag.layer_begin + loops.row[loops.depth - 1]
-                              : -1,
+                          loops.layer(ins.node->tag),
                           v};
         return;
       }
@@ -241,6 +247,7 @@ struct Executor::Impl final : ops::Collectives {
     LIGNUM_CHECK(loops.depth < Loops::kMax, "loops {} deep", loops.depth);
     const int d = loops.depth++;
     const int64_t trip = block.scan.trip;
+    loops.trip[d] = trip;
     const auto set = [&](int64_t i) {
       loops.iteration[d] = i;
       loops.row[d] = block.scan.reversed ? trip - 1 - i : i;

@@ -86,8 +86,8 @@ enum class Role : uint8_t { forward, dgrad, wgrad, remat, update };
 std::string_view role_name(Role);
 
 // Where a node comes from: MaxText's module path ("decoder/layers/self_attention/query"), what it is for, the
-// remat tensor name its first result carries ("query_proj"; "" for none), and the layers [begin, end) that
-// its body stands for. Part of a node's identity: two nodes with different tags never merge, so a remat copy
+// remat tensor name its first result carries ("query_proj"; "" for none), and the layers that it stands for:
+// begin + k (end - begin) / trip in trip k of its loop, so begin, begin + 1, ... where a body holds one layer. Part of a node's identity: two nodes with different tags never merge, so a remat copy
 // stays a copy.
 struct Tag {
   std::string path;

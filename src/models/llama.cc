@@ -1,5 +1,9 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <memory>
 
 #include "models/model.h"
 #include "ops/op.h"
@@ -11,83 +15,147 @@ using config::ModelConfig;
 using ir::Value;
 using ops::Builder;
 
-enum class Slot { embed, norm, head, layer };
+enum class Slot : uint8_t { embed, norm, head, layer };
 struct Row {
   Parameter parameter;
   Slot slot;
-  std::string key;  // short name inside the builder
+  std::string key;   // short name inside the builder
+  size_t range = 0;  // of a layer's parameter: which range, and which layer of its body
+  int64_t member = 0;
+  bool adds_one = false;  // a norm that scales by 1 + the parameter
 };
 
-std::vector<Row> table(const ModelConfig& m) {
-  const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim, e = m.hidden, n = m.layers;
-  std::vector<Row> rows;
-  const auto layer = [&](std::string key, const std::string& file, std::vector<int64_t> dims,
-                         std::vector<std::string> names, Parameter::Init init) {
-    dims.insert(dims.begin(), n);
-    names.insert(names.begin(), "layers");
-    rows.push_back({{"model.layers.{}." + file, std::move(dims), std::move(names), true, init},
-                    Slot::layer,
-                    std::move(key)});
-  };
+class Table {
+ public:
+  explicit Table(const ModelConfig& m) : m_(m) {}
+
+  std::vector<Row> rows() {
+    const int64_t e = m_.hidden;
+    rows_.push_back(
+        {{"model.embed_tokens.weight", {m_.vocab_size, e}, {"vocab", "embed"}, false, Init::normal},
+         Slot::embed,
+         "embed"});
+    const std::vector<LayerRange> ranges = layer_ranges(m_);
+    for (size_t r = 0; r < ranges.size(); ++r)
+      for (int64_t member = 0; member < ranges[r].period; ++member) layer(r, ranges[r], member);
+    rows_.push_back({{"model.norm.weight", {e}, {"norm"}, false, norm_init()}, Slot::norm, "norm"});
+    rows_.back().adds_one = m_.norm_plus_one;
+    if (!m_.tie_embeddings)
+      rows_.push_back({{"lm_head.weight", {m_.vocab_size, e}, {"vocab", "embed"}, false, Init::normal},
+                       Slot::head,
+                       "head"});
+    return std::move(rows_);
+  }
+
+ private:
   using Init = Parameter::Init;
-  rows.push_back({{"model.embed_tokens.weight", {m.vocab_size, e}, {"vocab", "embed"}, false, Init::normal},
-                  Slot::embed,
-                  "embed"});
-  layer("ln1", "input_layernorm.weight", {e}, {"norm"}, Init::ones);
-  layer("q", "self_attn.q_proj.weight", {q, e}, {"q_heads", "embed"}, Init::normal);
-  layer("k", "self_attn.k_proj.weight", {kv, e}, {"kv_heads", "embed"}, Init::normal);
-  layer("v", "self_attn.v_proj.weight", {kv, e}, {"kv_heads", "embed"}, Init::normal);
-  layer("o", "self_attn.o_proj.weight", {e, q}, {"embed", "q_heads"}, Init::normal);
-  if (m.attention_bias) {
-    layer("qb", "self_attn.q_proj.bias", {q}, {"q_heads"}, Init::zeros);
-    layer("kb", "self_attn.k_proj.bias", {kv}, {"kv_heads"}, Init::zeros);
-    layer("vb", "self_attn.v_proj.bias", {kv}, {"kv_heads"}, Init::zeros);
-    layer("ob", "self_attn.o_proj.bias", {e}, {"norm"}, Init::zeros);
+  using Names = std::vector<std::string>;
+
+  // The parameters of one layer of a range's body, stacked over the trips.
+  void layer(size_t r, const LayerRange& range, int64_t member) {
+    const int64_t q = m_.heads * m_.head_dim, kv = m_.kv_heads * m_.head_dim, e = m_.hidden;
+    const int64_t first = range.first + member;
+    std::string number = "{}";
+    if (range.trip == 1) {
+      number = std::to_string(first);
+    } else if (range.period > 1 || first > 0) {
+      number = fmt::format("{{{}i+{}}}", range.period, first);
+    }
+    const auto add = [&](std::string key, const std::string& file, std::vector<int64_t> dims, Names names,
+                         Init init) {
+      dims.insert(dims.begin(), range.trip);
+      names.insert(names.begin(), "layers");
+      rows_.push_back({{"model.layers." + number + "." + file, std::move(dims), std::move(names), true, init,
+                        first, range.period},
+                       Slot::layer,
+                       std::move(key),
+                       r,
+                       member});
+    };
+    const auto norm = [&](std::string key, const std::string& file, int64_t size) {
+      add(std::move(key), file + ".weight", {size}, {"norm"}, norm_init());
+      rows_.back().adds_one = m_.norm_plus_one;
+    };
+    norm("ln1", "input_layernorm", e);
+    add("q", "self_attn.q_proj.weight", {q, e}, {"q_heads", "embed"}, Init::normal);
+    add("k", "self_attn.k_proj.weight", {kv, e}, {"kv_heads", "embed"}, Init::normal);
+    add("v", "self_attn.v_proj.weight", {kv, e}, {"kv_heads", "embed"}, Init::normal);
+    add("o", "self_attn.o_proj.weight", {e, q}, {"embed", "q_heads"}, Init::normal);
+    if (m_.attention_bias) {
+      add("qb", "self_attn.q_proj.bias", {q}, {"q_heads"}, Init::zeros);
+      add("kb", "self_attn.k_proj.bias", {kv}, {"kv_heads"}, Init::zeros);
+      add("vb", "self_attn.v_proj.bias", {kv}, {"kv_heads"}, Init::zeros);
+      add("ob", "self_attn.o_proj.bias", {e}, {"norm"}, Init::zeros);
+    }
+    if (m_.qk_norm) {
+      norm("qn", "self_attn.q_norm", m_.head_dim);
+      norm("kn", "self_attn.k_norm", m_.head_dim);
+    }
+    // Where results are normed too, the file's post_attention_layernorm is that of attention's.
+    if (m_.post_norms) {
+      norm("post1", "post_attention_layernorm", e);
+      norm("ln2", "pre_feedforward_layernorm", e);
+      norm("post2", "post_feedforward_layernorm", e);
+    } else {
+      norm("ln2", "post_attention_layernorm", e);
+    }
+    add("gate", "mlp.gate_proj.weight", {m_.mlp, e}, {"mlp", "embed"}, Init::normal);
+    add("up", "mlp.up_proj.weight", {m_.mlp, e}, {"mlp", "embed"}, Init::normal);
+    add("down", "mlp.down_proj.weight", {e, m_.mlp}, {"embed", "mlp"}, Init::normal);
+    if (m_.mlp_bias) {
+      add("gateb", "mlp.gate_proj.bias", {m_.mlp}, {"mlp"}, Init::zeros);
+      add("upb", "mlp.up_proj.bias", {m_.mlp}, {"mlp"}, Init::zeros);
+      add("downb", "mlp.down_proj.bias", {e}, {"norm"}, Init::zeros);
+    }
   }
-  layer("ln2", "post_attention_layernorm.weight", {e}, {"norm"}, Init::ones);
-  layer("gate", "mlp.gate_proj.weight", {m.mlp, e}, {"mlp", "embed"}, Init::normal);
-  layer("up", "mlp.up_proj.weight", {m.mlp, e}, {"mlp", "embed"}, Init::normal);
-  layer("down", "mlp.down_proj.weight", {e, m.mlp}, {"embed", "mlp"}, Init::normal);
-  if (m.mlp_bias) {
-    layer("gateb", "mlp.gate_proj.bias", {m.mlp}, {"mlp"}, Init::zeros);
-    layer("upb", "mlp.up_proj.bias", {m.mlp}, {"mlp"}, Init::zeros);
-    layer("downb", "mlp.down_proj.bias", {e}, {"norm"}, Init::zeros);
-  }
-  rows.push_back({{"model.norm.weight", {e}, {"norm"}, false, Init::ones}, Slot::norm, "norm"});
-  if (!m.tie_embeddings)
-    rows.push_back(
-        {{"lm_head.weight", {m.vocab_size, e}, {"vocab", "embed"}, false, Init::normal}, Slot::head, "head"});
-  return rows;
+
+  Init norm_init() const { return m_.norm_plus_one ? Init::zeros : Init::ones; }
+
+  const ModelConfig& m_;
+  std::vector<Row> rows_;
+};
+
+using Weights = std::map<std::string, Value>;
+
+// A parameter as the graph's operand: matrices and biases in the activations' dtype; a norm that adds one
+// adds it to the f32 master.
+Value operand(Builder& b, const Row& row, Value parameter, DType dtype) {
+  if (!row.adds_one) return b.convert(parameter, dtype);
+  return b.elementwise("add", {parameter, b.constant(DType::f32, b.type(parameter).dims, 1.0)});
 }
 
-// One decoder layer: x -> x, with the layer's weights by key, already of the activations' dtype.
+// One decoder layer: x -> x.
 class Layer {
  public:
-  Layer(Builder& b, const ModelConfig& m, const std::map<std::string, Value>& weights)
-      : b_(b), m_(m), w_(weights) {}
+  Layer(Builder& b, const ModelConfig& m, int64_t number, const Weights& weights)
+      : b_(b), m_(m), number_(number), w_(weights) {}
 
   Value operator()(Value x, Value positions) {
     const auto& dims = b_.type(x).dims;
     const int64_t rows = dims[0], seq = dims[1], d = m_.head_dim;
     Value h = norm("pre_self_attention_layer_norm", x, "ln1");
-    Value q = rope(linear("self_attention/query", h, "q"), positions, {rows, seq, m_.heads, d}, "query");
-    Value k = rope(linear("self_attention/key", h, "k"), positions, {rows, seq, m_.kv_heads, d}, "key");
+    const Value q = head(h, positions, {rows, seq, m_.heads, d}, "query", "q");
+    const Value k = head(h, positions, {rows, seq, m_.kv_heads, d}, "key", "k");
     Value v = linear("self_attention/value", h, "v", "value_proj");
     v = b_.reshape(v, {rows, seq, m_.kv_heads, d});
     at("self_attention/attention_op", "context");
-    const auto attended = b_.add_all("attention", {q, k, v},
-                                     {{"scale", 1.0 / std::sqrt(static_cast<double>(d))}, {"causal", true}});
+    const double scale = 1.0 / std::sqrt(m_.query_pre_attn_scalar.value_or(static_cast<double>(d)));
+    const auto attended = b_.add_all("attention", {q, k, v}, {{"scale", scale}, {"causal", true}});
     at("self_attention/out");
     Value o = b_.reshape(attended[0], {rows, seq, m_.heads * d});
     o = linear("self_attention/out", o, "o", "out_proj");
+    if (m_.post_norms) o = norm("post_self_attention_norm", o, "post1");
     at("residual");
     x = b_.elementwise("add", {x, o});
-    h = norm("post_self_attention_layer_norm", x, "ln2");
+    h = norm(m_.post_norms ? "pre_ffw_norm" : "post_self_attention_layer_norm", x, "ln2");
     const Value gate = linear("mlp/wi_0", h, "gate", "mlpwi_0");
     const Value up = linear("mlp/wi_1", h, "up", "mlpwi_1");
     at("mlp/activation");
-    Value y = b_.add("glu", {gate, up}, {{"activation", std::string("silu")}});
+    Value y = b_.add(
+        "glu", {gate, up},
+        {{"activation", std::string(m_.activation == config::Activation::silu ? "silu" : "gelu_tanh")}});
     y = linear("mlp/wo", y, "down", "mlpwo");
+    if (m_.post_norms) y = norm("post_ffw_norm", y, "post2");
     at("residual");
     return b_.elementwise("add", {x, y});
   }
@@ -110,50 +178,137 @@ class Layer {
     at(module, name);
     return b_.add("add_bias", {y, bias->second});
   }
-  Value rope(Value x, Value positions, std::vector<int64_t> dims, const std::string& which) {
+  // Query or key: projected, normed where the model does, turned. The remat name sits on the last node.
+  Value head(Value h, Value positions, std::vector<int64_t> dims, const std::string& which,
+             const std::string& key) {
+    Value x = linear("self_attention/" + which, h, key);
     at("self_attention/" + which);
+    const int64_t sequence = dims[1];
     x = b_.reshape(x, std::move(dims));
+    if (m_.qk_norm) x = norm("self_attention/" + which + "_norm", x, key + "n");
+    const config::RopeFrequencies rope =
+        config::rope_frequencies(m_.rope_of(number_), m_.head_dim, m_.max_position, sequence);
     at("self_attention/" + which, which + "_proj");
     return b_.add("rope", {x, positions},
-                  {{"inv_freq", config::rope_inv_freq(m_)},
-                   {"scaling", config::rope_attention_scaling(m_)},
-                   {"inverse", false}});
+                  {{"inv_freq", rope.inv_freq}, {"scaling", rope.scaling}, {"inverse", false}});
   }
 
   Builder& b_;
   const ModelConfig& m_;
-  const std::map<std::string, Value>& w_;
+  int64_t number_;
+  const Weights& w_;
 };
 
 }  // namespace
 
-std::string Parameter::file_name(int64_t layer) const {
-  const size_t at = pattern.find("{}");
-  if (at == std::string::npos) return pattern;
-  return pattern.substr(0, at) + std::to_string(layer) + pattern.substr(at + 2);
+std::vector<LayerRange> layer_ranges(const ModelConfig& m) {
+  for (int64_t period = 1; period <= std::min(kMaxPeriod, m.layers); ++period) {
+    bool repeats = true;
+    for (int64_t i = period; i < m.layers; ++i) repeats = repeats && m.slides(i) == m.slides(i - period);
+    if (!repeats) continue;
+    std::vector<LayerRange> ranges = {{0, period, m.layers / period}};
+    if (const int64_t rest = m.layers % period; rest > 0) ranges.push_back({m.layers - rest, rest, 1});
+    return ranges;
+  }
+  std::vector<LayerRange> runs;
+  for (int64_t i = 0; i < m.layers; ++i) {
+    if (i == 0 || m.slides(i) != m.slides(i - 1)) runs.push_back({i, 1, 0});
+    ++runs.back().trip;
+  }
+  return runs;
+}
+
+Status supported(const ModelConfig& m, int64_t sequence) {
+  if (m.attention_softcap > 0)
+    return user_error("attn_logit_softcapping={} (family {}): attention has no soft cap yet",
+                      m.attention_softcap, m.family);
+  if (!m.sliding.empty() && sequence > m.window)
+    return user_error(
+        "max_target_length={} with sliding_window={} (family {}): attention has no window yet; texts of at "
+        "most "
+        "sliding_window tokens can be trained",
+        sequence, m.window, m.family);
+  return {};
+}
+
+std::string Parameter::file_name(int64_t i) const {
+  const size_t open = pattern.find('{');
+  if (open == std::string::npos) return pattern;
+  return pattern.substr(0, open) + std::to_string(first + i * stride) + pattern.substr(pattern.find('}') + 1);
 }
 
 std::vector<Parameter> parameters(const ModelConfig& model) {
   std::vector<Parameter> out;
-  for (Row& row : table(model)) out.push_back(std::move(row.parameter));
+  for (Row& row : Table(model).rows()) out.push_back(std::move(row.parameter));
   return out;
 }
 
+namespace {
+
+// A range as a loop: one body, its weights sliced from the stacks.
+Value layers(ir::Graph& g, const ModelConfig& m, const LayerRange& range,
+             const std::vector<std::pair<const Row*, Value>>& stacks, Value x, Value positions, DType dtype) {
+  auto body = std::make_shared<ir::Graph>();
+  body->name = "layer";
+  Builder b(*body);
+  Value carry = body->param("x", g.type(x));
+  std::vector<Weights> weights(static_cast<size_t>(range.period));
+  std::vector<std::pair<const Row*, Value>> slices;
+  for (const auto& [row, stack] : stacks) {
+    ir::Type t = g.type(stack);
+    t.dims.erase(t.dims.begin());
+    t.names.erase(t.names.begin());
+    const std::string name = range.period == 1 ? row->key : fmt::format("{}.{}", row->member, row->key);
+    slices.emplace_back(row, body->param(name, std::move(t)));
+  }
+  const Value inner_positions = body->param("positions", g.type(positions));
+  const auto at_member = [&](int64_t member) {
+    b.tag.layer_begin = static_cast<int32_t>(range.first + member);
+    b.tag.layer_end = static_cast<int32_t>(range.first + member + range.period * range.trip);
+  };
+  for (const auto& [row, slice] : slices) {
+    at_member(row->member);
+    b.tag.path = "decoder/layers/" + row->key;
+    weights[static_cast<size_t>(row->member)][row->key] = operand(b, *row, slice, dtype);
+  }
+  for (int64_t member = 0; member < range.period; ++member) {
+    at_member(member);
+    carry = Layer(b, m, range.first + member, weights[static_cast<size_t>(member)])(carry, inner_positions);
+  }
+  body->output("x", carry);
+
+  ir::Node scan;
+  scan.kind = "scan";
+  scan.inputs = {x};
+  for (const auto& [row, stack] : stacks) scan.inputs.push_back(stack);
+  scan.inputs.push_back(positions);
+  scan.types = {g.type(x)};
+  scan.tag.path = "decoder/layers";
+  scan.tag.layer_begin = static_cast<int32_t>(range.first);
+  scan.tag.layer_end = static_cast<int32_t>(range.first + range.period * range.trip);
+  scan.attrs = ir::scan_attrs({range.trip, false, 1, static_cast<int64_t>(stacks.size()), 1, 0});
+  scan.body = std::move(body);
+  return {g.add(std::move(scan)), 0};
+}
+
+}  // namespace
+
 ir::Graph forward(const ModelConfig& m, const Shape& shape, Head head) {
-  const std::vector<Row> rows = table(m);
+  const std::vector<Row> rows = Table(m).rows();
   ir::Graph g;
   g.name = m.family;
   Builder b(g);
   std::map<std::string, Value> top;
-  std::vector<std::string> layer_keys;
-  std::vector<Value> stacked;
+  std::map<std::string, const Row*> top_rows;
+  const std::vector<LayerRange> ranges = layer_ranges(m);
+  std::vector<std::vector<std::pair<const Row*, Value>>> stacks(ranges.size());
   for (const Row& row : rows) {
     const Value v = g.param(row.parameter.pattern, {DType::f32, row.parameter.dims, row.parameter.names});
     if (row.slot == Slot::layer) {
-      layer_keys.push_back(row.key);
-      stacked.push_back(v);
+      stacks[row.range].emplace_back(&row, v);
     } else {
       top[row.key] = v;
+      top_rows[row.key] = &row;
     }
   }
   const auto batch_param = [&](const char* name) {
@@ -166,45 +321,27 @@ ir::Graph forward(const ModelConfig& m, const Shape& shape, Head head) {
   b.tag.path = "token_embedder";
   const Value table_operand = b.convert(top.at("embed"), shape.dtype);
   Value x = b.add("embed", {table_operand, ids});
-
-  // The layers: one body, its weights sliced from the stacks.
-  auto body = std::make_shared<ir::Graph>();
-  body->name = "layer";
-  Builder inner(*body);
-  inner.tag.layer_end = static_cast<int32_t>(m.layers);
-  const Value carry = body->param("x", g.type(x));
-  std::map<std::string, Value> weights;
-  for (size_t i = 0; i < stacked.size(); ++i) {
-    ir::Type t = g.type(stacked[i]);
-    t.dims.erase(t.dims.begin());
-    t.names.erase(t.names.begin());
-    weights[layer_keys[i]] = body->param(layer_keys[i], std::move(t));
+  if (m.scaled_embeddings) {
+    const ir::Type t = b.type(x);
+    x = b.elementwise("mul", {x, b.constant(t.dtype, t.dims, std::sqrt(static_cast<double>(m.hidden)))});
   }
-  const Value inner_positions = body->param("positions", g.type(positions));
-  for (auto& [key, value] : weights) {
-    inner.tag.path = "decoder/layers/" + key;
-    value = inner.convert(value, shape.dtype);
-  }
-  body->output("x", Layer(inner, m, weights)(carry, inner_positions));
-
-  ir::Node scan;
-  scan.kind = "scan";
-  scan.inputs = {x};
-  scan.inputs.insert(scan.inputs.end(), stacked.begin(), stacked.end());
-  scan.inputs.push_back(positions);
-  scan.types = {g.type(x)};
-  scan.tag.path = "decoder/layers";
-  scan.tag.layer_end = static_cast<int32_t>(m.layers);
-  scan.attrs = ir::scan_attrs({m.layers, false, 1, static_cast<int64_t>(stacked.size()), 1, 0});
-  scan.body = std::move(body);
-  x = {g.add(std::move(scan)), 0};
+  for (size_t r = 0; r < ranges.size(); ++r)
+    x = layers(g, m, ranges[r], stacks[r], x, positions, shape.dtype);
 
   b.tag.path = "decoder/decoder_norm";
-  x = b.add_all("rms_norm", {x, b.convert(top.at("norm"), shape.dtype)}, {{"epsilon", m.norm_eps}})[0];
+  x = b.add_all("rms_norm", {x, operand(b, *top_rows.at("norm"), top.at("norm"), shape.dtype)},
+                {{"epsilon", m.norm_eps}})[0];
   b.tag.path = "decoder/logits_dense";
   const Value head_operand = m.tie_embeddings ? table_operand : b.convert(top.at("head"), shape.dtype);
-  const bool whole = head == Head::logits || shape.loss_tile == 0;
-  const Value logits = whole ? b.matmul(x, head_operand, {2}, {1}) : Value{};
+  const bool whole = head == Head::logits || shape.loss_tile == 0 || m.logit_softcap > 0;
+  Value logits = whole ? b.matmul(x, head_operand, {2}, {1}) : Value{};
+  if (m.logit_softcap > 0) {
+    const ir::Type t = b.type(logits);
+    const auto times = [&](Value v, double c) {
+      return b.elementwise("mul", {v, b.constant(t.dtype, t.dims, c)});
+    };
+    logits = times(b.elementwise("tanh", {times(logits, 1 / m.logit_softcap)}), m.logit_softcap);
+  }
   b.tag.path = "loss";
   const auto loss = whole ? b.add_all("cross_entropy", {logits, labels})
                           : b.add_all("linear_cross_entropy", {x, head_operand, labels},

@@ -12,20 +12,35 @@
 namespace lignum::models {
 
 // A parameter of the graph. Its param in the graph has the name `pattern`; layer parameters are stacked,
-// dims[0] is the layer, and "{}" in the pattern stands for the layer's number in Hugging Face's names.
-// Weights are [out, in].
+// dims[0] counts layers, and braces in the pattern stand for the layer's number in Hugging Face's names: "{}"
+// for dims[0]'s index i itself, "{6i+2}" where a body holds six layers and this is its third. Weights are
+// [out, in].
 struct Parameter {
   std::string pattern;             // "model.layers.{}.self_attn.q_proj.weight"
   std::vector<int64_t> dims;       // [layers, out, in], [out, in] or [dim]
   std::vector<std::string> names;  // logical names, MaxText's
   bool stacked = false;
   enum class Init : uint8_t { normal, ones, zeros } init = Init::normal;
-  // The file's name of layer i (or of the whole, when not stacked).
-  std::string file_name(int64_t layer) const;
+  int64_t first = 0, stride = 1;  // index i of dims[0] is layer first + i * stride
+  // The file's name at index i of dims[0] (or of the whole, when not stacked).
+  std::string file_name(int64_t i) const;
 };
+
+// Layers that differ (sliding and full ones) stand in one body in the order of the model: a range is `trip`
+// times a body of the `period` layers from `first` on. At most kMaxPeriod in a body; a model whose layers do
+// not repeat that soon is cut where the kind changes.
+struct LayerRange {
+  int64_t first, period, trip;
+};
+inline constexpr int64_t kMaxPeriod = 8;
+std::vector<LayerRange> layer_ranges(const config::ModelConfig& model);
 
 // In the order of the graph's params.
 std::vector<Parameter> parameters(const config::ModelConfig& model);
+
+// ok, or a user error that names the field of the model that its graph does not have yet, for texts of that
+// length.
+Status supported(const config::ModelConfig& model, int64_t sequence);
 
 struct Shape {
   int64_t batch = 1;  // rows over all ranks, one micro-step

@@ -61,6 +61,11 @@ Result<Program> make_program(const ProgramOptions& o) {
     if (o.dump) o.dump(pass, g);
     return {};
   };
+  LIGNUM_RETURN_IF_ERROR(models::supported(o.model, o.shape.sequence));
+  if (o.vocab_tiling > 1 && o.model.logit_softcap > 0)
+    return user_error(
+        "num_vocab_tiling={}: logits with final_logit_softcapping={} are held whole; set 0 or 1",
+        o.vocab_tiling, o.model.logit_softcap);
   models::Shape shape = o.shape;
   shape.loss_tile = models::loss_tile(shape.batch * shape.sequence / o.mesh.ranks(), o.vocab_tiling);
   const models::Head head = o.logits                     ? models::Head::logits
