@@ -28,8 +28,8 @@ TEST_P(Golden, AgreesWithPyTorch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Llama, Golden,
-                         testing::Values("llama_rope_llama3", "llama_tied_linear", "llama_yarn"),
+INSTANTIATE_TEST_SUITE_P(Families, Golden,
+                         testing::Values("llama_rope_llama3", "llama_tied_linear", "llama_yarn", "qwen3"),
                          [](const auto& info) { return info.param; });
 
 TEST(Golden, ErrorsNameWhatIsMissing) {
