@@ -29,7 +29,8 @@ TEST_P(Golden, AgreesWithPyTorch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden,
-                         testing::Values("llama_rope_llama3", "llama_tied_linear", "llama_yarn", "qwen3"),
+                         testing::Values("llama_rope_llama3", "llama_tied_linear", "llama_yarn", "qwen3",
+                                         "mistral_window", "gemma2", "gemma3"),
                          [](const auto& info) { return info.param; });
 
 TEST(Golden, ErrorsNameWhatIsMissing) {

@@ -70,6 +70,10 @@ Status attention_supported(const Attention& x) {
     return user_error("attention: heads is {} and kv_heads {}; a positive multiple of kv_heads is allowed",
                       x.heads, x.kv_heads);
   }
+  if (x.window < 0 || (x.window > 0 && !x.causal))
+    return user_error("attention: window is {}, causal {}; 0, or more with causal, is allowed", x.window,
+                      x.causal);
+  if (!(x.softcap >= 0)) return user_error("attention: softcap is {}; 0 or more is allowed", x.softcap);
   if (x.dim < 1) return user_error("attention: dim is {}; 1 or more is allowed", x.dim);
   return {};
 }
@@ -144,7 +148,11 @@ void attention_grad(Choice choice, const Attention& x, const void* dout, const v
   // + w, so no two tasks add to the same place, and dq, dk and dv are summed in the order of the waves
   // whoever runs a task.
   const int64_t blocks = ceil_div(x.seq, kAttentionBlock);
-  for (int64_t wave = 0; wave < blocks; ++wave) {
+  // With a window, the queries of block j + w and the keys of block j meet while (w - 1) blocks and one
+  // position are less than it.
+  const int64_t waves =
+      x.window > 0 ? std::min(blocks, (x.window + kAttentionBlock - 2) / kAttentionBlock + 1) : blocks;
+  for (int64_t wave = 0; wave < waves; ++wave) {
     const int64_t width = x.causal ? blocks - wave : blocks;
     pool.run(width * heads, [&](int64_t t, int thread) {
       const int64_t head = t / width, j = t % width;

@@ -2,7 +2,8 @@
 // Milakov and Gimelshein 2018; the tiling of Dao et al. 2022, with keys along rows so that every softmax step
 // is vertical).
 //
-//   out[i] = sum_j p[i, j] v[j],  p[i, :] = softmax_j(scale q[i] . k[j]),  causal: over j <= i only.
+//   out[i] = sum_j p[i, j] v[j],  p[i, :] = softmax_j(scale q[i] . k[j]),  causal: over j <= i only,
+//   window w: over j > i - w only,  softcap c: of c tanh(score / c) (Gemma 2, 2024).
 //
 // Layouts, dense: q, out [B, S, H, D]; k, v [B, S, Hkv, D]; lse [B, H, S] in f32. Query head h reads head h /
 // (H / Hkv). lse is the natural logarithm of the sum of exp(scaled score). fp32 arithmetic; stored values are
@@ -28,6 +29,8 @@ struct Attention {
   DType dtype = DType::f32;  // of q, k, v, out and their gradients: f32 or bf16
   float scale = 1.0f;
   bool causal = true;
+  int64_t window = 0;    // positions that a query sees, its own among them; 0: all. Needs causal
+  float softcap = 0.0f;  // 0: none
 };
 
 // ok, or a user error that names the field, its value and what is allowed.

@@ -54,9 +54,13 @@ struct AttentionBackward : AttentionRows<Ops> {
     for (int64_t l = 0; l < kLanes; ++l) to[l] = from[P::smaller(l, count - 1)];
   }
 
-  // scores -> p, dp -> ds, both [keys, kLanes]; keys from `masked` on may be hidden from some lanes.
-  static void probabilities(float* scores, float* dp, int64_t keys, int64_t first_key, int64_t masked,
-                            const float* position, const float* lse, const float* delta) {
+  // scores -> p, dp -> ds, both [keys, kLanes]; keys from `masked` on, and those before `clear`, may be
+  // hidden from some lanes. A soft cap's slope is 1 - (score / cap)^2, of the capped score.
+  static void probabilities(const Attention& x, float* scores, float* dp, int64_t keys, int64_t first_key,
+                            int64_t masked, int64_t clear, const float* position, const float* lse,
+                            const float* delta) {
+    const V reach = Ops::set1(static_cast<float>(x.window - 1));
+    const V inverse = Ops::set1(x.softcap > 0 ? 1.0f / x.softcap : 0.0f);
     LIGNUM_UNROLL
     for (int j = 0; j < 2; ++j) {
       const V position_v = Ops::load(position + j * kWidth);
@@ -64,11 +68,18 @@ struct AttentionBackward : AttentionRows<Ops> {
       const V delta_v = Ops::load(delta + j * kWidth);
       for (int64_t i = 0; i < keys; ++i) {
         const int64_t at = i * kLanes + j * kWidth;
-        V p = exp_of<Ops>(Ops::sub(Ops::load(scores + at), lse_v));
-        if (i >= masked)
-          p = Ops::if_ge(position_v, Ops::set1(static_cast<float>(first_key + i)), p, Ops::zero());
+        const V score = Ops::load(scores + at);
+        const V key = Ops::set1(static_cast<float>(first_key + i));
+        V p = exp_of<Ops>(Ops::sub(score, lse_v));
+        if (i >= masked) p = Ops::if_ge(position_v, key, p, Ops::zero());
+        if (i < clear) p = Ops::if_ge(key, Ops::sub(position_v, reach), p, Ops::zero());
         Ops::store(scores + at, p);
-        Ops::store(dp + at, Ops::mul(p, Ops::sub(Ops::load(dp + at), delta_v)));
+        V ds = Ops::mul(p, Ops::sub(Ops::load(dp + at), delta_v));
+        if (x.softcap > 0) {
+          const V y = Ops::mul(score, inverse);
+          ds = Ops::mul(ds, Ops::sub(Ops::set1(1.0f), Ops::mul(y, y)));
+        }
+        Ops::store(dp + at, ds);
       }
     }
   }
@@ -153,7 +164,9 @@ struct AttentionBackward : AttentionRows<Ops> {
         R::pack_rows(dout_rows + from * stride, stride, count, dim, dout_lanes);
         P::multiply(seen, kLanes, dim, packed_k, dim, q_lanes, {.c = scores, .ldc = kLanes});
         P::multiply(seen, kLanes, dim, packed_v, dim, dout_lanes, {.c = dp, .ldc = kLanes});
-        probabilities(scores, dp, seen, key, masked, position, lse, delta);
+        const int64_t clear_end = x.window > 0 ? R::first_seen(x, (row + count - 1) / head.group) - key : 0;
+        if (x.softcap > 0) R::cap(x.softcap, scores, seen * kLanes);
+        probabilities(x, scores, dp, seen, key, masked, clear_end, position, lse, delta);
         P::multiply(dim, kLanes, seen, packed_kt, keys, dp, {.c = dq_lanes, .ldc = kLanes});
         R::transpose_back(dq_lanes, dim, lane_rows);
         for (int64_t l = 0; l < count; ++l) {

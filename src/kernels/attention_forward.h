@@ -27,14 +27,17 @@ struct AttentionForward : AttentionRows<Ops> {
   };
 
   // One block of keys of one panel; scores [keys, kLanes] come in, their exponentials go out. Keys from
-  // `masked` on may be hidden from some lanes.
-  static void softmax_block(float* scores, int64_t keys, int64_t first_key, int64_t masked,
-                            const float* position, int64_t dim, const State& state) {
-    V largest[2], position_v[2];
+  // `masked` on, and those before `clear`, may be hidden from some lanes: the first that a lane sees is its
+  // position less `reach`. A block that is hidden from a lane leaves its state as it is.
+  static void softmax_block(float* scores, int64_t keys, int64_t first_key, int64_t masked, int64_t clear,
+                            const float* position, float reach, int64_t dim, const State& state) {
+    const V hidden = Ops::set1(-R::kInfinity);
+    V largest[2], position_v[2], oldest_v[2];
     LIGNUM_UNROLL
     for (int j = 0; j < 2; ++j) {
       largest[j] = Ops::load(state.largest + j * kWidth);
       position_v[j] = Ops::load(position + j * kWidth);
+      oldest_v[j] = Ops::sub(position_v[j], Ops::set1(reach));
     }
     for (int64_t i = 0; i < keys; ++i) {
       const V key = Ops::set1(static_cast<float>(first_key + i));
@@ -42,16 +45,17 @@ struct AttentionForward : AttentionRows<Ops> {
       for (int j = 0; j < 2; ++j) {
         float* at = scores + i * kLanes + j * kWidth;
         V s = Ops::load(at);
-        if (i >= masked) {
-          s = Ops::if_ge(position_v[j], key, s, Ops::set1(-R::kInfinity));
-          Ops::store(at, s);
-        }
+        if (i >= masked) s = Ops::if_ge(position_v[j], key, s, hidden);
+        if (i < clear) s = Ops::if_ge(key, oldest_v[j], s, hidden);
+        if (i >= masked || i < clear) Ops::store(at, s);
         largest[j] = Ops::max(largest[j], s);
       }
     }
     V shrink[2], sum[2];
     LIGNUM_UNROLL
     for (int j = 0; j < 2; ++j) {
+      // A lane that has seen no key yet: -inf less a finite number is -inf, and its exponential 0.
+      if (clear > 0) largest[j] = Ops::max(Ops::set1(-0x1.fffffep127f), largest[j]);
       shrink[j] = exp_of<Ops>(Ops::sub(Ops::load(state.largest + j * kWidth), largest[j]));
       Ops::store(state.largest + j * kWidth, largest[j]);
       sum[j] = Ops::zero();
@@ -108,7 +112,9 @@ struct AttentionForward : AttentionRows<Ops> {
     for (int64_t i = 0; i < panels * kLanes * dim; ++i) sums[i] = 0;
 
     const int64_t end = x.causal ? (first + rows - 1) / head.group + 1 : x.seq;  // keys that some row sees
-    for (int64_t key = 0; key < end; key += kAttentionBlock) {
+    const int64_t begin = R::first_seen(x, first / head.group) / kAttentionBlock * kAttentionBlock;
+    const float reach = static_cast<float>(x.window - 1);
+    for (int64_t key = begin; key < end; key += kAttentionBlock) {
       const int64_t keys = P::smaller(kAttentionBlock, end - key);
       const int64_t ld = x.kv_heads * dim;
       P::pack_a(static_cast<const T*>(call.k) + head.key(x, key), ld, true, keys, dim, packed_k);
@@ -122,11 +128,16 @@ struct AttentionForward : AttentionRows<Ops> {
           if (seen <= 0) continue;
           masked = row / head.group + 1 - key;
         }
+        // Keys before it are hidden from the panel's last position; none of the block is seen if its first
+        // hides all.
+        const int64_t clear = x.window > 0 ? R::first_seen(x, (row + count - 1) / head.group) - key : 0;
+        if (x.window > 0 && R::first_seen(x, row / head.group) >= key + keys) continue;
         R::positions(head, row, count, position);
         P::multiply(seen, kLanes, dim, packed_k, dim, queries + p * kLanes * dim,
                     {.c = scores, .ldc = kLanes});
+        if (x.softcap > 0) R::cap(x.softcap, scores, seen * kLanes);
         const State state{largest + p * kLanes, sum + p * kLanes, sums + p * kLanes * dim};
-        softmax_block(scores, seen, key, masked, position, dim, state);
+        softmax_block(scores, seen, key, masked, clear, position, reach, dim, state);
         P::multiply(dim, kLanes, seen, packed_v, keys, scores,
                     {.add = state.out, .ld_add = kLanes, .c = state.out, .ldc = kLanes});
       }

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/attention_path.h"
+#include "kernels/math.h"
 #include "kernels/panels.h"
 
 namespace lignum::kernels {
@@ -93,6 +94,18 @@ struct AttentionRows {
       const int n = static_cast<int>(P::smaller(kWidth, dim - d));
       P::pack_lines(panel + d * kLanes, kLanes, n, kLanes, rows + d, padded_dim(dim));
     }
+  }
+
+  // First position that a query at that one sees.
+  LIGNUM_INLINE int64_t first_seen(const Attention& x, int64_t position) {
+    return x.window > 0 ? larger(0, position - x.window + 1) : 0;
+  }
+
+  // scores = c tanh(scores / c), n of them, a multiple of kWidth.
+  static void cap(float softcap, float* scores, int64_t n) {
+    const V c = Ops::set1(softcap), inverse = Ops::set1(1.0f / softcap);
+    for (int64_t i = 0; i < n; i += kWidth)
+      Ops::store(scores + i, Ops::mul(c, tanh_of<Ops>(Ops::mul(Ops::load(scores + i), inverse))));
   }
 
   // Positions of a panel's lanes; lanes beyond count stand where the last one does.

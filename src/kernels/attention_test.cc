@@ -15,7 +15,7 @@ using testing::Workspace;
 using testing::Worst;
 
 Attention make(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, DType dtype,
-               bool causal) {
+               bool causal, int64_t window = 0, float softcap = 0) {
   return {.batch = batch,
           .seq = seq,
           .heads = heads,
@@ -23,13 +23,16 @@ Attention make(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int6
           .dim = dim,
           .dtype = dtype,
           .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim))),
-          .causal = causal};
+          .causal = causal,
+          .window = window,
+          .softcap = softcap};
 }
 
 std::string name(const Attention& x) {
   return "B" + std::to_string(x.batch) + " S" + std::to_string(x.seq) + " H" + std::to_string(x.heads) + "/" +
          std::to_string(x.kv_heads) + " D" + std::to_string(x.dim) + " " + std::string(dtype_name(x.dtype)) +
-         (x.causal ? " causal" : "");
+         (x.causal ? " causal" : "") + (x.window > 0 ? " window " + std::to_string(x.window) : "") +
+         (x.softcap > 0 ? " softcap " + std::to_string(x.softcap) : "");
 }
 
 struct Case {
@@ -90,23 +93,26 @@ Reference reference(const Case& c) {
   for (auto* field : {&r.out, &r.dq, &r.out_size, &r.dq_size}) field->assign(c.queries(), 0.0);
   for (auto* field : {&r.dk, &r.dv, &r.dk_size, &r.dv_size}) field->assign(c.keys(), 0.0);
   r.lse.assign(c.lse.count(), 0.0);
-  std::vector<double> p(x.seq);
+  std::vector<double> p(x.seq), slope(x.seq);
   for (int64_t b = 0; b < x.batch; ++b) {
     for (int64_t h = 0; h < x.heads; ++h) {
       for (int64_t i = 0; i < x.seq; ++i) {
         const int64_t row = c.row(b, i, h), seen = x.causal ? i + 1 : x.seq;
+        const int64_t oldest = x.window > 0 ? std::max<int64_t>(0, i - x.window + 1) : 0;
         double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-        for (int64_t j = 0; j < seen; ++j) {
+        for (int64_t j = oldest; j < seen; ++j) {
           double score = 0;
           for (int64_t d = 0; d < x.dim; ++d) score += q[row + d] * k[c.key(b, j, h) + d];
           p[j] = score * x.scale;
+          if (x.softcap > 0) p[j] = x.softcap * std::tanh(p[j] / x.softcap);
+          slope[j] = x.softcap > 0 ? 1 - std::pow(p[j] / x.softcap, 2) : 1;
           largest = std::max(largest, p[j]);
         }
-        for (int64_t j = 0; j < seen; ++j) sum += p[j] = std::exp(p[j] - largest);
+        for (int64_t j = oldest; j < seen; ++j) sum += p[j] = std::exp(p[j] - largest);
         r.lse[(b * x.heads + h) * x.seq + i] = largest + std::log(sum);
         double delta = 0, delta_size = 0;
         for (int64_t d = 0; d < x.dim; ++d) {
-          for (int64_t j = 0; j < seen; ++j) {
+          for (int64_t j = oldest; j < seen; ++j) {
             const double term = p[j] / sum * v[c.key(b, j, h) + d];
             r.out[row + d] += term;
             r.out_size[row + d] += std::fabs(term);
@@ -114,7 +120,7 @@ Reference reference(const Case& c) {
           delta += dout[row + d] * r.out[row + d];
           delta_size += std::fabs(dout[row + d]) * r.out_size[row + d];
         }
-        for (int64_t j = 0; j < seen; ++j) {
+        for (int64_t j = oldest; j < seen; ++j) {
           const int64_t key = c.key(b, j, h);
           double dp = 0, dp_size = 0;
           for (int64_t d = 0; d < x.dim; ++d) {
@@ -122,7 +128,7 @@ Reference reference(const Case& c) {
             dp += term;
             dp_size += std::fabs(term);
           }
-          const double ds = p[j] / sum * (dp - delta) * x.scale;
+          const double ds = p[j] / sum * (dp - delta) * x.scale * slope[j];
           const double ds_size = p[j] / sum * (dp_size + delta_size) * x.scale;
           for (int64_t d = 0; d < x.dim; ++d) {
             r.dv[key + d] += p[j] / sum * dout[row + d];
@@ -169,6 +175,14 @@ std::vector<Attention> shapes() {
       all.push_back(make(1, 460, 1, 1, 20, dtype, causal));
     }
   }
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    all.push_back(make(2, 37, 6, 2, 40, dtype, true, 5));
+    all.push_back(make(1, 37, 2, 1, 8, dtype, true, 1));
+    all.push_back(make(1, 700, 1, 1, 20, dtype, true, 225));  // a block that no query of the next one sees
+    all.push_back(make(1, 460, 2, 1, 20, dtype, true, 30, 3.0f));
+    all.push_back(make(1, 225, 3, 1, 64, dtype, true, 0, 5.0f));
+    all.push_back(make(1, 37, 2, 2, 16, dtype, false, 0, 0.5f));
+  }
   return all;
 }
 
@@ -212,7 +226,8 @@ TEST_P(AttentionOnIsa, BitsDoNotDependOnThreads) {
 
 TEST_P(AttentionOnIsa, BitsAreThoseOfTheScalarPath) {
   for (const Attention& x :
-       {make(1, 300, 3, 1, 24, DType::f32, true), make(2, 100, 2, 2, 17, DType::bf16, false)}) {
+       {make(1, 300, 3, 1, 24, DType::f32, true), make(2, 100, 2, 2, 17, DType::bf16, false),
+        make(1, 300, 3, 1, 24, DType::f32, true, 70, 2.0f)}) {
     Case scalar(x), c(x);
     scalar.forward(Isa::scalar);
     scalar.backward(Isa::scalar);

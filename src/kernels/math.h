@@ -13,6 +13,8 @@ struct ScalarOps {
   [[gnu::always_inline]] static inline V add(V a, V b) { return a + b; }
   [[gnu::always_inline]] static inline V sub(V a, V b) { return a - b; }
   [[gnu::always_inline]] static inline V mul(V a, V b) { return a * b; }
+  [[gnu::always_inline]] static inline V div(V a, V b) { return a / b; }
+  [[gnu::always_inline]] static inline V if_ge(V a, V b, V x, V y) { return a >= b ? x : y; }
   [[gnu::always_inline]] static inline V fma(V a, V b, V c) { return __builtin_fmaf(a, b, c); }
   // If either is NaN: b (what MAXPS and MINPS do), so clamp(NaN) is NaN with the limit first.
   [[gnu::always_inline]] static inline V max(V a, V b) { return a > b ? a : b; }
@@ -46,6 +48,24 @@ template <class Ops>
   p = Ops::fma(p, r, Ops::set1(0.5f));
   p = Ops::fma(Ops::mul(p, r), r, r);
   return Ops::scale_by_power(Ops::add(p, Ops::set1(1.0f)), shifted);
+}
+
+// tanh x: at most 2.5 ulp off. Where 1 - e^-2|x| would cancel, x + x^3 P(x^2), P the Chebyshev interpolant of
+// degree 4 on [0, 0.25], 1.3e-9 off. -0 becomes 0. Ops has if_ge(a, b, x, y): x where a >= b, else y, y for
+// NaN.
+template <class Ops>
+[[gnu::always_inline]] static inline typename Ops::V tanh_of(typename Ops::V x) {
+  const auto zero = Ops::set1(0.0f), one = Ops::set1(1.0f);
+  const auto size = Ops::if_ge(x, zero, x, Ops::sub(zero, x));
+  const auto z = Ops::mul(x, x);
+  auto p = Ops::fma(Ops::set1(-0x1.c7033cp-8f), z, Ops::set1(0x1.5fc692p-6f));
+  p = Ops::fma(p, z, Ops::set1(-0x1.b9d2aep-5f));
+  p = Ops::fma(p, z, Ops::set1(0x1.111080p-3f));
+  p = Ops::fma(p, z, Ops::set1(-0x1.555554p-2f));
+  const auto near = Ops::fma(Ops::mul(x, z), p, x);
+  const auto e = exp_of<Ops>(Ops::mul(Ops::set1(-2.0f), size));
+  const auto far = Ops::div(Ops::sub(one, e), Ops::add(one, e));
+  return Ops::if_ge(Ops::set1(0.5f), size, near, Ops::if_ge(x, zero, far, Ops::sub(zero, far)));
 }
 
 // e^x of one float. In a loop of a *_avx2.cc or *_avx512.cc file the compiler vectorises it; elsewhere the

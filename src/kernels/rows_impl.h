@@ -83,21 +83,6 @@ inline float lane_max(int64_t n, F f) {
 
 inline float logistic(float x) { return 1.0f / (1.0f + exp_of(-x)); }
 
-// Where 1 - e^-2|x| would cancel, x + x^3 P(x^2): P the Chebyshev interpolant of degree 4 on [0,
-// 0.25], 1.3e-9 off.
-inline float tanh_of(float x) {
-  const float z = x * x;
-  float p = __builtin_fmaf(-0x1.c7033cp-8f, z, 0x1.5fc692p-6f);
-  p = __builtin_fmaf(p, z, -0x1.b9d2aep-5f);
-  p = __builtin_fmaf(p, z, 0x1.111080p-3f);
-  p = __builtin_fmaf(p, z, -0x1.555554p-2f);
-  const float near = __builtin_fmaf(x * z, p, x);
-  const float size = __builtin_fabsf(x);
-  const float e = exp_of(-2.0f * size);
-  const float far = __builtin_copysignf((1.0f - e) / (1.0f + e), x);
-  return size < 0.5f ? __builtin_copysignf(near, x) : far;
-}
-
 }  // namespace
 }  // namespace lignum::kernels::LIGNUM_ROWS_ISA
 

@@ -37,7 +37,7 @@ struct Logistic {
   float operator()(float x) const { return logistic(x); }
 };
 struct Tanh {
-  float operator()(float x) const { return tanh_of(x); }
+  float operator()(float x) const { return __builtin_copysignf(tanh_of<ScalarOps>(x), x); }
 };
 struct Add {
   float operator()(float x, float y) const { return x + y; }

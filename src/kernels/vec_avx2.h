@@ -20,6 +20,7 @@ struct Ops {
   LIGNUM_INLINE V add(V a, V b) { return _mm256_add_ps(a, b); }
   LIGNUM_INLINE V sub(V a, V b) { return _mm256_sub_ps(a, b); }
   LIGNUM_INLINE V mul(V a, V b) { return _mm256_mul_ps(a, b); }
+  LIGNUM_INLINE V div(V a, V b) { return _mm256_div_ps(a, b); }
   LIGNUM_INLINE V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
   LIGNUM_INLINE V max(V a, V b) { return _mm256_max_ps(a, b); }
   LIGNUM_INLINE V min(V a, V b) { return _mm256_min_ps(a, b); }

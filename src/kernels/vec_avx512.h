@@ -22,6 +22,7 @@ struct Ops {
   LIGNUM_INLINE V add(V a, V b) { return _mm512_add_ps(a, b); }
   LIGNUM_INLINE V sub(V a, V b) { return _mm512_sub_ps(a, b); }
   LIGNUM_INLINE V mul(V a, V b) { return _mm512_mul_ps(a, b); }
+  LIGNUM_INLINE V div(V a, V b) { return _mm512_div_ps(a, b); }
   LIGNUM_INLINE V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
   LIGNUM_INLINE V max(V a, V b) { return _mm512_max_ps(a, b); }
   LIGNUM_INLINE V min(V a, V b) { return _mm512_min_ps(a, b); }

@@ -29,6 +29,10 @@ struct Ops {
     for (int i = 0; i < kWidth; ++i) a.lane[i] *= b.lane[i];
     return a;
   }
+  LIGNUM_INLINE V div(V a, V b) {
+    for (int i = 0; i < kWidth; ++i) a.lane[i] /= b.lane[i];
+    return a;
+  }
   LIGNUM_INLINE V fma(V a, V b, V c) {
     for (int i = 0; i < kWidth; ++i) c.lane[i] = __builtin_fmaf(a.lane[i], b.lane[i], c.lane[i]);
     return c;

@@ -140,7 +140,10 @@ class Layer {
     v = b_.reshape(v, {rows, seq, m_.kv_heads, d});
     at("self_attention/attention_op", "context");
     const double scale = 1.0 / std::sqrt(m_.query_pre_attn_scalar.value_or(static_cast<double>(d)));
-    const auto attended = b_.add_all("attention", {q, k, v}, {{"scale", scale}, {"causal", true}});
+    ir::Attrs attrs = {{"scale", scale}, {"causal", true}};
+    if (m_.slides(number_) && m_.window < seq) attrs.set("window", m_.window);
+    if (m_.attention_softcap > 0) attrs.set("softcap", m_.attention_softcap);
+    const auto attended = b_.add_all("attention", {q, k, v}, std::move(attrs));
     at("self_attention/out");
     Value o = b_.reshape(attended[0], {rows, seq, m_.heads * d});
     o = linear("self_attention/out", o, "o", "out_proj");
@@ -216,19 +219,6 @@ std::vector<LayerRange> layer_ranges(const ModelConfig& m) {
     ++runs.back().trip;
   }
   return runs;
-}
-
-Status supported(const ModelConfig& m, int64_t sequence) {
-  if (m.attention_softcap > 0)
-    return user_error("attn_logit_softcapping={} (family {}): attention has no soft cap yet",
-                      m.attention_softcap, m.family);
-  if (!m.sliding.empty() && sequence > m.window)
-    return user_error(
-        "max_target_length={} with sliding_window={} (family {}): attention has no window yet; texts of at "
-        "most "
-        "sliding_window tokens can be trained",
-        sequence, m.window, m.family);
-  return {};
 }
 
 std::string Parameter::file_name(int64_t i) const {

@@ -38,10 +38,6 @@ std::vector<LayerRange> layer_ranges(const config::ModelConfig& model);
 // In the order of the graph's params.
 std::vector<Parameter> parameters(const config::ModelConfig& model);
 
-// ok, or a user error that names the field of the model that its graph does not have yet, for texts of that
-// length.
-Status supported(const config::ModelConfig& model, int64_t sequence);
-
 struct Shape {
   int64_t batch = 1;  // rows over all ranks, one micro-step
   int64_t sequence = 1;

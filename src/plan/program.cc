@@ -61,7 +61,6 @@ Result<Program> make_program(const ProgramOptions& o) {
     if (o.dump) o.dump(pass, g);
     return {};
   };
-  LIGNUM_RETURN_IF_ERROR(models::supported(o.model, o.shape.sequence));
   if (o.vocab_tiling > 1 && o.model.logit_softcap > 0)
     return user_error(
         "num_vocab_tiling={}: logits with final_logit_softcapping={} are held whole; set 0 or 1",

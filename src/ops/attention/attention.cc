@@ -1,6 +1,7 @@
 // attention: softmax attention with grouped queries.
 //   q [B, S, H, D], k and v [B, S, Hkv, D], f32 or bf16 -> out like q, lse f32 [B, H, S]
-//   attributes: scale; causal: a query sees keys up to its own position
+//   attributes: scale; causal: a query sees keys up to its own position; window w, if any: the last w of
+//   them; softcap c, if any: scores are c tanh(scaled score / c)
 // out[i] = sum_j p[i, j] v[j], p[i, :] = softmax_j(scale q[i] . k[j]); lse[i] = log(sum_j exp(scale q[i] .
 // k[j])), for the gradient. Query head h reads head h / (H / Hkv) of k and v. Arithmetic in f32.
 #include <algorithm>
@@ -64,7 +65,7 @@ struct AttentionOp {
 
   static void reference(const RefCall& c) {
     const auto a = shape_of(c.site);
-    const double scale = c.site.attrs.get<double>("scale");
+    const double scale = c.site.attrs.get<double>("scale"), cap = c.site.attrs.get_or<double>("softcap", 0.0);
     const auto row = [&](const RefTensor& t, int64_t batch, int64_t i, int64_t head) {
       return t.data.data() + ((batch * a.seq + i) * t.dims[2] + head) * a.dim;
     };
@@ -74,18 +75,19 @@ struct AttentionOp {
           const int64_t kv = head / (a.heads / a.kv_heads);
           const double* q = row(*c.in[0], batch, i, head);
           std::vector<double> p;
-          for (int64_t j = 0; j < (a.causal ? i + 1 : a.seq); ++j) {
+          const Seen seen = seen_by(a, i);
+          for (int64_t j = seen.begin; j < seen.end; ++j) {
             const double* k = row(*c.in[1], batch, j, kv);
             double score = 0;
             for (int64_t d = 0; d < a.dim; ++d) score += q[d] * k[d];
-            p.push_back(scale * score);
+            p.push_back(cap > 0 ? cap * std::tanh(scale * score / cap) : scale * score);
           }
           const double largest = *std::max_element(p.begin(), p.end());
           double sum = 0;
           for (double& x : p) sum += x = std::exp(x - largest);
           double* out = const_cast<double*>(row(c.out[0], batch, i, head));
           for (size_t j = 0; j < p.size(); ++j) {
-            const double* v = row(*c.in[2], batch, static_cast<int64_t>(j), kv);
+            const double* v = row(*c.in[2], batch, seen.begin + static_cast<int64_t>(j), kv);
             for (int64_t d = 0; d < a.dim; ++d) out[d] += p[j] / sum * v[d];
           }
           c.out[1].data[static_cast<size_t>((batch * a.heads + head) * a.seq + i)] = largest + std::log(sum);
@@ -111,8 +113,10 @@ struct AttentionOp {
   static std::vector<Case> cases() {
     constexpr DType f32 = DType::f32, bf16 = DType::bf16;
     const auto make = [](std::string name, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
-                         int64_t dim, DType dtype, bool causal = true, bool bench = false) {
-      return attention_case(std::move(name), {batch, seq, heads, kv_heads, dim, dtype, 1, causal}, bench);
+                         int64_t dim, DType dtype, bool causal = true, bool bench = false, int64_t window = 0,
+                         float softcap = 0) {
+      return attention_case(std::move(name),
+                            {batch, seq, heads, kv_heads, dim, dtype, 1, causal, window, softcap}, bench);
     };
     return {
         make("one_row", 1, 1, 1, 1, 8, f32),
@@ -123,6 +127,11 @@ struct AttentionOp {
         make("misaligned", 1, 37, 1, 1, 11, f32),
         make("two_blocks", 1, 229, 1, 1, 3, f32),
         make("bf16", 1, 9, 4, 2, 16, bf16),
+        make("window", 2, 11, 4, 2, 8, f32, true, false, 4),
+        make("window_two_blocks", 1, 229, 1, 1, 3, f32, true, false, 3),
+        make("window_of_all", 1, 5, 1, 1, 4, f32, true, false, 7),
+        make("softcap", 1, 9, 4, 2, 8, f32, true, false, 0, 0.5f),
+        make("window_softcap_bf16", 1, 9, 4, 2, 16, bf16, true, false, 5, 2.0f),
         make("bench", 1, 2048, 32, 8, 128, bf16, true, true),
     };
   }

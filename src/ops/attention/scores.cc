@@ -1,5 +1,6 @@
 #include "ops/attention/scores.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace lignum::ops {
@@ -16,7 +17,15 @@ Status check_attention(const Type& q, const Type& k, const Type& v, const Attrs&
   if (kv_heads < 1 || heads % kv_heads != 0)
     return user_error("q has {} heads, k has {}; k's must divide q's", heads, kv_heads);
   LIGNUM_RETURN_IF_ERROR(number_in(attrs, "scale", -1e6, 1e6).status());
-  return bool_attr(attrs, "causal").status();
+  LIGNUM_ASSIGN_OR_RETURN(const bool causal, bool_attr(attrs, "causal"));
+  if (attrs.all().contains("window")) {
+    LIGNUM_ASSIGN_OR_RETURN(const int64_t window, int_attr(attrs, "window"));
+    if (window < 1 || !causal)
+      return user_error("attribute window = {}, causal = {}: a window is positive and needs causal", window,
+                        causal);
+  }
+  if (attrs.all().contains("softcap")) return number_in(attrs, "softcap", 1e-6, 1e6).status();
+  return {};
 }
 
 kernels::Attention attention_shape(const Type& q, const Type& k, const Attrs& attrs) {
@@ -27,7 +36,9 @@ kernels::Attention attention_shape(const Type& q, const Type& k, const Attrs& at
           .dim = q.dims[3],
           .dtype = q.dtype,
           .scale = static_cast<float>(attrs.get<double>("scale")),
-          .causal = attrs.get<bool>("causal")};
+          .causal = attrs.get<bool>("causal"),
+          .window = attrs.get_or<int64_t>("window", 0),
+          .softcap = static_cast<float>(attrs.get_or<double>("softcap", 0.0))};
 }
 
 Type lse_type(const Type& q) {
@@ -42,9 +53,14 @@ AttentionFactors attention_factors(const Type& q, const Type& k) {
 }
 
 double attention_pairs(const kernels::Attention& a) {
-  const auto s = static_cast<double>(a.seq);
-  const double each = a.causal ? s * (s + 1) / 2 : s * s;
+  const auto s = static_cast<double>(a.seq), w = static_cast<double>(a.window);
+  double each = a.causal ? s * (s + 1) / 2 : s * s;
+  if (a.window > 0 && w < s) each -= (s - w) * (s - w + 1) / 2;
   return static_cast<double>(a.batch * a.heads) * each;
+}
+
+Seen seen_by(const kernels::Attention& a, int64_t i) {
+  return {a.window > 0 ? std::max<int64_t>(0, i - a.window + 1) : 0, a.causal ? i + 1 : a.seq};
 }
 
 Value grouped(Builder& b, Value q, const kernels::Attention& a) {
@@ -54,19 +70,28 @@ Value grouped(Builder& b, Value q, const kernels::Attention& a) {
 Value attention_scores(Builder& b, Value grouped_q, Value k, const Attrs& attrs,
                        const kernels::Attention& a) {
   Arith m(b);
-  const Value scores = m.mul(m.matmul(grouped_q, k, {4}, {3}, {0, 2}, {0, 2}), attrs.get<double>("scale"));
+  Value scores = m.mul(m.matmul(grouped_q, k, {4}, {3}, {0, 2}, {0, 2}), attrs.get<double>("scale"));
+  if (const double cap = attrs.get_or<double>("softcap", 0.0); cap > 0)
+    scores = m.mul(b.elementwise("tanh", {m.mul(scores, 1 / cap)}), cap);
   if (!a.causal) return scores;
   const Dims& dims = b.type(scores).dims;
   // Finite, so that no difference of two of them is a NaN; exp() of it is 0 beside any real score.
   constexpr double kMasked = -1e30;
-  return m.select(m.compare("ge", m.iota(dims, 2), m.iota(dims, 4)), scores, m.like(scores, kMasked));
+  const Value query = m.iota(dims, 2), key = m.iota(dims, 4), masked = m.like(scores, kMasked);
+  scores = m.select(m.compare("ge", query, key), scores, masked);
+  if (a.window == 0 || a.window >= a.seq) return scores;
+  const Value oldest = m.sub(query, m.like(query, static_cast<double>(a.window - 1)));
+  return m.select(m.compare("ge", key, oldest), scores, masked);
 }
 
 Case attention_case(std::string name, const kernels::Attention& a, bool bench) {
   const Dims q = {a.batch, a.seq, a.heads, a.dim}, kv = {a.batch, a.seq, a.kv_heads, a.dim};
+  Attrs attrs = {{"scale", 1 / std::sqrt(static_cast<double>(a.dim))}, {"causal", a.causal}};
+  if (a.window > 0) attrs.set("window", a.window);
+  if (a.softcap > 0) attrs.set("softcap", static_cast<double>(a.softcap));
   return {std::move(name),
           {tensor(a.dtype, q), tensor(a.dtype, kv), tensor(a.dtype, kv)},
-          {{"scale", 1 / std::sqrt(static_cast<double>(a.dim))}, {"causal", a.causal}},
+          std::move(attrs),
           1,
           bench};
 }

@@ -6,7 +6,7 @@
 
 namespace lignum::ops {
 
-// q [B, S, H, D], k and v [B, S, Hkv, D]: type errors of the three, and of scale and causal.
+// q [B, S, H, D], k and v [B, S, Hkv, D]: type errors of the three, and of the attributes.
 Status check_attention(const Type& q, const Type& k, const Type& v, const Attrs& attrs);
 
 kernels::Attention attention_shape(const Type& q, const Type& k, const Attrs& attrs);
@@ -26,7 +26,14 @@ double attention_pairs(const kernels::Attention&);
 
 // Queries by group of heads: [B, S, H, D] as [B, S, Hkv, H / Hkv, D].
 Value grouped(Builder&, Value q, const kernels::Attention&);
-// scale q . k of grouped queries in f32, [B, Hkv, S, H / Hkv, S]; a large negative number where masked.
+// First position that query i sees, and one past the last.
+struct Seen {
+  int64_t begin, end;
+};
+Seen seen_by(const kernels::Attention&, int64_t i);
+
+// scale q . k of grouped queries in f32, soft-capped, [B, Hkv, S, H / Hkv, S]; a large negative number where
+// masked.
 Value attention_scores(Builder&, Value grouped_q, Value k, const Attrs& attrs, const kernels::Attention&);
 
 Case attention_case(std::string name, const kernels::Attention&, bool bench = false);  // q, k, v

@@ -1,7 +1,8 @@
 // attention_grad: the gradients of attention's q, k and v from its inputs and results.
 //   dout, q, k, v, out, lse -> dq like q, dk like k, dv like v
 // With p = exp(scale q . k - lse), dp = dout . v, delta[i] = dout[i] . out[i]:
-//   dv = p^T dout, ds = p (dp - delta) scale, dq = ds k, dk = ds^T q. Arithmetic in f32.
+//   dv = p^T dout, ds = p (dp - delta) scale, dq = ds k, dk = ds^T q. Arithmetic in f32. Window and softcap
+//   as in attention; a soft cap's slope is 1 - (capped score / cap)^2.
 #include <cmath>
 
 #include "ops/attention/scores.h"
@@ -56,7 +57,12 @@ struct AttentionGrad {
     const Value dp = m.matmul(dout, v, {4}, {3}, {0, 2}, {0, 2});
     const Value delta =
         b.transpose(m.sum_last(m.mul(m.f32(dout), m.f32(grouped(b, in[4], a)))), {0, 2, 1, 3});
-    const Value ds = m.mul(m.mul(p, m.sub(dp, m.over_row(delta, dims))), s.attrs.get<double>("scale"));
+    Value ds = m.mul(m.mul(p, m.sub(dp, m.over_row(delta, dims))), s.attrs.get<double>("scale"));
+    if (const double cap = s.attrs.get_or<double>("softcap", 0.0); cap > 0) {
+      // Where a key is masked p is 0, and its score, far below the cap, must not make that a NaN.
+      const Value y = m.mul(b.elementwise("max", {scores, m.like(scores, -cap)}), 1 / cap);
+      ds = m.mul(ds, m.sub(1.0, m.mul(y, y)));
+    }
     const Value dq = b.transpose(m.matmul(ds, k, {4}, {1}, {0, 1}, {0, 2}), {0, 2, 1, 3, 4});
     const Value dk = b.transpose(m.matmul(ds, q, {2, 3}, {1, 3}, {0, 1}, {0, 2}), {0, 2, 1, 3});
     const Value dv = b.transpose(m.matmul(p, dout, {2, 3}, {1, 3}, {0, 1}, {0, 2}), {0, 2, 1, 3});
@@ -65,7 +71,7 @@ struct AttentionGrad {
 
   static void reference(const RefCall& c) {
     const auto a = shape_of(c.site);
-    const double scale = c.site.attrs.get<double>("scale");
+    const double scale = c.site.attrs.get<double>("scale"), cap = c.site.attrs.get_or<double>("softcap", 0.0);
     const auto row = [&](const RefTensor& t, int64_t batch, int64_t i, int64_t head) {
       return const_cast<double*>(t.data.data()) + ((batch * a.seq + i) * t.dims[2] + head) * a.dim;
     };
@@ -85,10 +91,12 @@ struct AttentionGrad {
           const double* q = row(*c.in[1], batch, i, head);
           const double lse = c.in[5]->data[static_cast<size_t>((batch * a.heads + head) * a.seq + i)];
           const double delta = dot(dout, row(*c.in[4], batch, i, head));
-          for (int64_t j = 0; j < (a.causal ? i + 1 : a.seq); ++j) {
+          const Seen seen = seen_by(a, i);
+          for (int64_t j = seen.begin; j < seen.end; ++j) {
             const double* k = row(*c.in[2], batch, j, kv);
-            const double p = std::exp(scale * dot(q, k) - lse);
-            const double ds = p * (dot(dout, row(*c.in[3], batch, j, kv)) - delta) * scale;
+            const double y = cap > 0 ? std::tanh(scale * dot(q, k) / cap) : 0;
+            const double p = std::exp((cap > 0 ? cap * y : scale * dot(q, k)) - lse);
+            const double ds = p * (dot(dout, row(*c.in[3], batch, j, kv)) - delta) * scale * (1 - y * y);
             accumulate(row(c.out[0], batch, i, head), ds, k);
             accumulate(row(c.out[1], batch, j, kv), ds, q);
             accumulate(row(c.out[2], batch, j, kv), p, dout);
@@ -115,8 +123,10 @@ struct AttentionGrad {
   static std::vector<Case> cases() {
     constexpr DType f32 = DType::f32, bf16 = DType::bf16;
     const auto make = [](std::string name, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
-                         int64_t dim, DType dtype, bool causal = true, bool bench = false) {
-      Case c = attention_case(std::move(name), {batch, seq, heads, kv_heads, dim, dtype, 1, causal}, bench);
+                         int64_t dim, DType dtype, bool causal = true, bool bench = false, int64_t window = 0,
+                         float softcap = 0) {
+      Case c = attention_case(std::move(name),
+                              {batch, seq, heads, kv_heads, dim, dtype, 1, causal, window, softcap}, bench);
       const Type q = c.in[0].type;
       c.in.insert(c.in.begin(), tensor(dtype, q.dims));
       c.in.push_back(tensor(dtype, q.dims));
@@ -133,6 +143,11 @@ struct AttentionGrad {
         make("misaligned", 1, 37, 1, 1, 11, f32),
         make("two_blocks", 1, 229, 1, 1, 3, f32),
         make("bf16", 1, 9, 4, 2, 16, bf16),
+        make("window", 2, 11, 4, 2, 8, f32, true, false, 4),
+        make("window_two_blocks", 1, 229, 1, 1, 3, f32, true, false, 3),
+        make("window_of_all", 1, 5, 1, 1, 4, f32, true, false, 7),
+        make("softcap", 1, 9, 4, 2, 8, f32, true, false, 0, 0.5f),
+        make("window_softcap_bf16", 1, 9, 4, 2, 16, bf16, true, false, 5, 2.0f),
         make("bench", 1, 2048, 32, 8, 128, bf16, true, true),
     };
   }
