@@ -138,7 +138,8 @@ Status compare_training(const plan::ProgramOptions& base, const VerifyOptions& o
   plan::ProgramOptions o = base;
   o.outputs = plan::Outputs::state;
   o.logits = false;
-  o.vocab_tiling = model.logit_softcap > 0 ? 1 : 2;  // the head of a training step, and more than one tile
+  // The head of a training step, and more than one tile; a soft cap has the whole logits.
+  o.vocab_tiling = o.model.logit_softcap > 0 ? 1 : 2;
   const nlohmann::json& adam = json.at("adamw");
   o.adamw.b1 = adam.at("betas").at(0);
   o.adamw.b2 = adam.at("betas").at(1);
