@@ -89,6 +89,26 @@ TEST(Training, MeshesAndAccumulationHaveTheSameBits) {
       << exact.status().message();
 }
 
+// Seven layers of Gemma 3 are a body of six, once, and a body of one.
+TEST(Training, FamiliesResumeAndHaveTheSameBitsOnMeshes) {
+  const RunFolder f;
+  for (const std::string model : {"qwen3-0.6b", "gemma2-2b", "gemma3-4b"}) {
+    const auto train = [&](const std::string& run, std::vector<std::string> more) {
+      for (const char* word :
+           {"override_model_config=true", "base_num_decoder_layers=7", "gradient_clipping_threshold=0"})
+        more.emplace_back(word);
+      more.push_back("model_name=" + model);
+      return f.train(model + run, more);
+    };
+    ASSERT_OK(train("data", {"steps=2", "ranks=2", "ici_data_parallelism=2", "ici_fsdp_parallelism=1"}));
+    ASSERT_OK(train("fsdp", {"steps=1", "ranks=2", "ici_fsdp_parallelism=2"}));
+    ASSERT_OK(train("fsdp", {"steps=2", "ranks=2", "ici_fsdp_parallelism=2"}));
+    ASSERT_OK(train("accumulation", {"steps=2", "gradient_accumulation_steps=2"}));
+    EXPECT_EQ(f.tensors(model + "data", 2), f.tensors(model + "fsdp", 2)) << model;
+    EXPECT_EQ(f.tensors(model + "data", 2), f.tensors(model + "accumulation", 2)) << model;
+  }
+}
+
 TEST(Training, ResumeTakesTheCheckpointsKernels) {
   const RunFolder f;
   ASSERT_OK(f.train("whole", {"isa=scalar", "steps=4"}));

@@ -27,6 +27,8 @@ struct Local {
   Sharding sharding;
   Axes partial;
   Value narrow = {};  // the same sum still open, in the narrower type that may travel instead
+  // An unnamed constant: made again in whatever shape its reader's other operands have.
+  const Node* fluid = nullptr;
 };
 
 class Partitioner {
@@ -135,6 +137,11 @@ class Partitioner {
   Result<Local> relaid(const Type& global, const Local& l, const Sharding& to, ops::Builder& b,
                        const std::string& who) {
     Local out = l;
+    if (l.fluid != nullptr && !(l.sharding == to)) {
+      ir::Attrs attrs = l.fluid->attrs;
+      attrs.set("dims", local_dims(global.dims, to, mesh_));
+      return Local{b.add(l.fluid->kind, {}, std::move(attrs)), to, {}};
+    }
     for (size_t d = 0; d < to.dims.size(); ++d) {
       // Innermost first: what remains is then a prefix of the axes.
       while (!out.sharding.dims[d].empty() && out.sharding.dims[d] != to.dims[d]) {
@@ -221,8 +228,10 @@ class Partitioner {
         return internal_error("{}: local result {} is {}, the sharding of {} asks for other dims", n.kind, r,
                               ir::to_string(t), ir::to_string(n.types[r]));
       if (!n.types[r].names.empty()) b.graph().set_names(made[r], n.types[r].names);
+      const bool fluid = n.inputs.empty() && rule.result_dims == "dims" && n.types[r].names.empty();
       const bool narrow = rule.widens && !open[r].empty() && !partial.empty();
-      map[{id, static_cast<int32_t>(r)}] = {made[r], out[r], open[r], narrow ? inputs[0] : Value{}};
+      map[{id, static_cast<int32_t>(r)}] = {made[r], out[r], open[r], narrow ? inputs[0] : Value{},
+                                            fluid ? &n : nullptr};
     }
     return {};
   }
@@ -241,6 +250,7 @@ class Partitioner {
     for (int f = 0; f < count; ++f) {
       std::optional<Axes> axes;
       for (size_t i = 0; i < in.size(); ++i) {
+        if (in[i].fluid != nullptr) continue;
         for (size_t d = 0; d < rule.in[i].size(); ++d) {
           if (rule.in[i][d] != f) continue;
           Axes here;
@@ -263,7 +273,7 @@ class Partitioner {
       // What relaid() can reach is a prefix of each operand's own axes.
       for (size_t i = 0; i < in.size(); ++i)
         for (size_t d = 0; d < rule.in[i].size(); ++d)
-          if (rule.in[i][d] == f)
+          if (rule.in[i][d] == f && in[i].fluid == nullptr)
             for (size_t k = 0; k < axes->size(); ++k)
               if (k >= in[i].sharding.dims[d].size() || in[i].sharding.dims[d][k] != (*axes)[k])
                 axes->resize(k);
