@@ -126,17 +126,16 @@ TEST_P(GemmBf16InWay, BitsDependOnRowColumnAndKOnly) {
   for (const auto& s : {std::array<int64_t, 3>{300, 75, 300}, {75, 300, 333}, {70, 66, 4200}}) {
     Case one(make(s[0], s[1], s[2], kLayouts[0], DType::bf16));
     one.run(GetParam());
+    int threads = 1;
     for (const Layout& layout : kLayouts) {
-      for (int threads : {1, 2, 5}) {
-        Case many(make(s[0], s[1], s[2], layout, DType::bf16, 3), threads);
-        many.run(GetParam(), threads);
-        int64_t wrong = 0;
-        for (int64_t i = 0; i < s[0]; ++i) {
-          for (int64_t j = 0; j < s[1]; ++j)
-            wrong += one.c.at(i * one.g.ldc + j) != many.c.at(i * many.g.ldc + j);
-        }
-        EXPECT_EQ(wrong, 0) << name(many.g, layout) << ", " << threads << " threads";
+      Case many(make(s[0], s[1], s[2], layout, DType::bf16, 3), ++threads);
+      many.run(GetParam(), threads);
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < s[0]; ++i) {
+        for (int64_t j = 0; j < s[1]; ++j)
+          wrong += one.c.at(i * one.g.ldc + j) != many.c.at(i * many.g.ldc + j);
       }
+      EXPECT_EQ(wrong, 0) << name(many.g, layout) << ", " << threads << " threads";
     }
     Case corner(make(19, 33, s[2], kLayouts[1], DType::bf16));
     corner.run(GetParam());
