@@ -2,6 +2,10 @@
 // verify-model`.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <optional>
+
+#include "tracer.h"
 #include "train/verify_model.h"
 
 namespace lignum::train {
@@ -25,6 +29,67 @@ TEST_P(Golden, AgreesWithPyTorch) {
     EXPECT_GE(seen["gradient"], 20);
     EXPECT_EQ(seen["adamw loss"], 10);
     EXPECT_EQ(seen["adamw grad_norm"], 10);
+  }
+}
+
+// One step of the folder's model in bf16 with these kernels: its params before, its outputs after.
+Result<tracer::RankRun> run_bf16(const tracer::Step& step, const std::string& folder,
+                                 kernels::Choice choice) {
+  const ir::Graph& local = *step.program.local;
+  LIGNUM_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
+  LIGNUM_ASSIGN_OR_RETURN(const auto pool, exec::ThreadPool::create(2));
+  exec::ExecutorOptions o;
+  o.step = &step.program.scheduled;
+  o.plan = &step.program.memory;
+  o.parallel = pool.get();
+  o.choice = choice;
+  LIGNUM_ASSIGN_OR_RETURN(const auto executor, exec::Executor::create(o));
+  LIGNUM_RETURN_IF_ERROR(
+      load_parameters(step.options.model, files, {step.program, step.options.mesh, 0}, *executor));
+  const tracer::Filler filler{step, 3};
+  tracer::RankRun run;
+  for (int64_t p = 0; p < static_cast<int64_t>(local.params().size()); ++p) {
+    const ir::Type& type = local.type(local.param_value(p));
+    const std::string& name = local.param_name(p);
+    if (name == "input_ids" || name == "labels" || name == "positions") {
+      for (int64_t i = 0; i < type.elements(); ++i)
+        store_from_double(type.dtype, executor->param(p), i, filler.value(name, i));
+    }
+    run.params.push_back(tracer::copy_of(type, executor->param(p)));
+  }
+  LIGNUM_RETURN_IF_ERROR(executor->step());
+  for (size_t i = 0; i < local.outputs().size(); ++i)
+    run.outputs.push_back(
+        tracer::copy_of(local.type(local.outputs()[i].value), executor->output(static_cast<int64_t>(i))));
+  return run;
+}
+
+// Logits, loss and gradients in bf16: with each way of its dots at most twice as far from the exact values as
+// the graph is with every bf16 edge rounded and nothing else, + 1e-4 of the norm.
+TEST_P(Golden, Bf16IsWithinTwiceItsRoundingsInEveryWay) {
+  const std::string folder = std::string(LIGNUM_SOURCE_DIR "/tests/golden/") + GetParam();
+  plan::ProgramOptions options;
+  const auto model = config::model_from_folder(folder);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  options.model = *model;
+  options.shape = {2, 37, DType::bf16};
+  options.remat.save_all = true;
+  options.threads = 2;
+  options.outputs = plan::Outputs::grads;
+  options.logits = true;
+  auto step = tracer::make_step(options);
+  ASSERT_TRUE(step.ok()) << step.status().message();
+  std::optional<std::map<std::string, tracer::Whole>> exact, rounded;
+  for (const kernels::Bf16Dot dot : kernels::available_bf16_dots(kernels::best_isa())) {
+    SCOPED_TRACE(kernels::bf16_dot_name(dot));
+    const auto run = run_bf16(*step, folder, {kernels::best_isa(), dot});
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    if (!exact) {
+      exact = tracer::interpreted(*step, run->params, {});
+      rounded = tracer::interpreted(*step, run->params, {.round_edges = true, .round_f32 = false});
+    }
+    const Status status = tracer::compare_rounded(*exact, *rounded, tracer::assemble(*step, {run->outputs}));
+    EXPECT_TRUE(status.ok()) << status.message();
   }
 }
 

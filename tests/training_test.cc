@@ -127,6 +127,27 @@ TEST(Training, ResumeTakesTheCheckpointsKernels) {
   EXPECT_NE(said.find("written with scalar kernels"), std::string::npos) << said;
 }
 
+// In each way of bf16 dots: a resume goes on in the way it began with, and says so where it is told to
+// change.
+TEST(Training, ResumeTakesTheCheckpointsWayOfBf16Dots) {
+  const RunFolder f;
+  for (const kernels::Bf16Dot dot : kernels::available_bf16_dots(kernels::best_isa())) {
+    const std::string name(kernels::bf16_dot_name(dot)), parts = name + "-parts";
+    ASSERT_OK(f.train(name, {"dtype=bfloat16", "bf16_dot=" + name, "steps=3"}));
+    ASSERT_OK(f.train(parts, {"dtype=bfloat16", "bf16_dot=" + name, "steps=2", "threads=2"}));
+    ASSERT_OK(f.train(parts, {"dtype=bfloat16", "steps=3"}));
+    EXPECT_EQ(f.tensors(parts, 3), f.tensors(name, 3)) << name;
+    if (dot == kernels::Bf16Dot::fma) continue;
+    EXPECT_NE(f.tensors("fma", 3), f.tensors(name, 3)) << name;
+    const auto refused =
+        f.train(parts, {"dtype=bfloat16", "bf16_dot=fma", "resume_kernels=exact", "steps=4"});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.status().message().find("written with bf16 dots by " + name + ", now by fma"),
+              std::string::npos)
+        << refused.status().message();
+  }
+}
+
 TEST(Training, ResumeSaysWhatChanged) {
   const RunFolder f;
   ASSERT_OK(f.train("a", {"steps=1", "learning_rate=0.001"}));
@@ -313,7 +334,7 @@ TEST(Training, MemoryBudgetIsKept) {
 int64_t allocations_of_steps(const RunFolder& f, const std::vector<std::string>& settings) {
   const auto config = config::Config::parse(f.yaml(), "tiny.yml", settings);
   EXPECT_TRUE(config.ok()) << config.status().message();
-  const auto setup = train::make_setup(*config);
+  const auto setup = train::make_setup(*config, nullptr);
   EXPECT_TRUE(setup.ok()) << setup.status().message();
   const auto program = plan::make_program(setup->step);
   EXPECT_TRUE(program.ok()) << program.status().message();

@@ -89,10 +89,14 @@ Status inspect_checkpoint(const std::string& folder, bool json) {
   LIGNUM_ASSIGN_OR_RETURN(const SafetensorsReader model,
                           SafetensorsReader::open(join_path(folder, "model.safetensors")));
   if (json) {
-    nlohmann::ordered_json j = {
-        {"folder", folder},     {"step", c.state.step}, {"rows_consumed", c.state.rows_consumed},
-        {"data", c.state.data}, {"isa", c.state.isa},   {"parameters", c.model.parameters()},
-        {"bytes", c.bytes}};
+    nlohmann::ordered_json j = {{"folder", folder},
+                                {"step", c.state.step},
+                                {"rows_consumed", c.state.rows_consumed},
+                                {"data", c.state.data},
+                                {"isa", c.state.isa},
+                                {"bf16_dot", c.state.bf16_dot},
+                                {"parameters", c.model.parameters()},
+                                {"bytes", c.bytes}};
     for (const passes::MeshAxis& axis : c.state.mesh) j["mesh"][axis.name] = axis.size;
     for (const TensorInfo& t : model.tensors()) j["tensors"][t.name] = t.shape;
     print_json(j);
@@ -101,8 +105,8 @@ Status inspect_checkpoint(const std::string& folder, bool json) {
   print_line(fmt::format("{}: complete, {}", folder, plan::bytes_text(static_cast<double>(c.bytes))));
   print_line(fmt::format("  {} updates done, {} rows of {} consumed", c.state.step, c.state.rows_consumed,
                          c.state.data));
-  print_line(fmt::format("  {} parameters in {} tensors, {} kernels", c.model.parameters(),
-                         model.tensors().size(), c.state.isa));
+  print_line(fmt::format("  {} parameters in {} tensors, {} kernels, bf16 dots by {}", c.model.parameters(),
+                         model.tensors().size(), c.state.isa, c.state.bf16_dot));
   for (const passes::MeshAxis& axis : c.state.mesh)
     print_line(fmt::format("  mesh {}={}", axis.name, axis.size));
   return {};

@@ -34,9 +34,11 @@ Result<Target> find_target(const config::Config& config) {
     LIGNUM_ASSIGN_OR_RETURN(t.step, train::step_options(config, model, t.devices));
   } else {
     LIGNUM_ASSIGN_OR_RETURN(t.spec, find_spec(config, t.no_spec));
-    LIGNUM_ASSIGN_OR_RETURN(train::Setup setup, train::make_setup(config));
+    LIGNUM_ASSIGN_OR_RETURN(train::Setup setup, train::make_setup(config, t.spec ? &*t.spec : nullptr));
     t.devices = setup.ranks;
     t.step = std::move(setup.step);
+    // Planned for the machine of the specification, which need not be this one.
+    if (config.text("bf16_dot") == "auto") t.step.bf16_dot.clear();
   }
   // A CPU's memory is shared by its ranks, a TPU device's is its own.
   t.device_memory = train::memory_budget(config, t.spec ? &*t.spec : nullptr, t.topology ? 1 : t.devices);

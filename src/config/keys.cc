@@ -142,6 +142,10 @@ std::vector<Row> own_rows() {
       text("isa", "instructions of the kernels; auto: the best of this CPU")
           .of({"auto", "scalar", "avx2", "avx512"})
           .ours("auto"),
+      text("bf16_dot",
+           "how dots of bf16 are taken on a CPU; auto: the fastest way, as calibrated or else probed")
+          .of({"auto", "fma", "vdpbf16ps", "amx"})
+          .ours("auto"),
       text("resume_kernels", "on a resume where kernels differ: choose anew, or refuse with 'exact'")
           .of({"anew", "exact"})
           .ours("anew"),

@@ -44,6 +44,10 @@ Result<double> across_threads(const std::string& what, const std::vector<Point>&
   return scaling.at(threads);
 }
 
+double gemm_work(const GemmPoint& p) {
+  return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+}
+
 const std::function<bool(const StreamPoint&)> kAnyStream = [](const StreamPoint&) { return true; };
 
 // --- JSON, one field at a time: the reader takes fields out of a copy, and what is left over is unknown.
@@ -91,6 +95,9 @@ class Fields {
     } else {
       status_ = user_error("{}.{}: \"{}\"; allowed: {}", where_, key, name, allowed);
     }
+  }
+  void way(std::string& out) {
+    if (status_.ok() && rest_.contains("way")) text("way", out);
   }
   void dtype(DType& out) { named<DType>("dtype", out, dtype_from_name, "f32, bf16, f8e4m3fn, ..."); }
   Status finish() const {
@@ -141,6 +148,7 @@ void visit(F& f, GemmPoint& p) {
   f.positive("m", p.m);
   f.positive("n", p.n);
   f.positive("k", p.k);
+  f.way(p.way);
 }
 template <class F>
 void visit(F& f, StreamPoint& p) {
@@ -163,6 +171,7 @@ void visit(F& f, AttentionPoint& p) {
   f.positive("heads", p.heads);
   f.positive("seq", p.seq);
   f.positive("head_dim", p.head_dim);
+  f.way(p.way);
 }
 template <class F>
 void visit(F& f, CollectivePoint& p) {
@@ -183,6 +192,7 @@ struct Writer {
     object[key] = value;
   }
   void text(const char* key, std::string& value) { object[key] = value; }
+  void way(std::string& value) { object["way"] = value; }
   void dtype(DType& value) { object["dtype"] = dtype_name(value); }
   template <class T, class From>
   void named(const char* key, T& value, const From&, std::string_view) {
@@ -243,13 +253,47 @@ double attention_flops(AttentionPass pass, double sequences, double heads, doubl
   return products * 2 * sequences * heads * seq * seq * head_dim * (causal ? 0.5 : 1.0);
 }
 
-Result<double> CpuCurves::gemm_flops(DType dtype, int threads, double m, double n, double k) const {
+std::vector<DotRate> CpuCurves::dot_rates(DType dtype) const {
+  using Shape = std::array<int64_t, 4>;
+  std::map<std::string, std::map<Shape, double>> flops;  // by way
+  std::map<Shape, size_t> ways;                          // that measured it
+  for (const GemmPoint& p : gemm) {
+    if (p.dtype != dtype) continue;
+    const Shape shape = {p.threads, p.m, p.n, p.k};
+    if (flops[p.way].emplace(shape, gemm_work(p) / p.seconds).second) ++ways[shape];
+  }
+  const bool common =
+      std::any_of(ways.begin(), ways.end(), [&](const auto& w) { return w.second == flops.size(); });
+  std::vector<DotRate> rates;
+  for (const auto& [way, shapes] : flops) {
+    double logs = 0, n = 0;
+    for (const auto& [shape, rate] : shapes) {
+      if (common && ways.at(shape) != flops.size()) continue;
+      logs += std::log(rate);
+      ++n;
+    }
+    rates.push_back({way, std::exp(logs / n)});
+  }
+  std::stable_sort(rates.begin(), rates.end(),
+                   [](const DotRate& a, const DotRate& b) { return a.flops > b.flops; });
+  return rates;
+}
+
+std::string CpuCurves::way_of(DType dtype, std::string_view way) const {
+  if (dtype != DType::bf16) return "fma";
+  if (!way.empty()) return std::string(way);
+  const std::vector<DotRate> rates = dot_rates(dtype);
+  return rates.empty() ? "fma" : rates.front().way;
+}
+
+Result<double> CpuCurves::gemm_flops(DType dtype, int threads, double m, double n, double k,
+                                     std::string_view way) const {
+  const std::string by = way_of(dtype, way);
   return across_threads<GemmPoint, LogScatter>(
-      fmt::format("{} GEMM", dtype_name(dtype)), gemm, threads,
-      [&](const GemmPoint& p) { return p.dtype == dtype; },
+      fmt::format("{} GEMM by {}", dtype_name(dtype), by), gemm, threads,
+      [&](const GemmPoint& p) { return p.dtype == dtype && p.way == by; },
       [](LogScatter& curve, const GemmPoint& p) {
-        const double flops =
-            2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+        const double flops = gemm_work(p);
         curve.add(static_cast<double>(std::min({p.m, p.n, p.k})), flops, flops / p.seconds);
       },
       [&](const LogScatter& curve) { return curve.at(std::min({m, n, k}), 2 * m * n * k); });
@@ -278,10 +322,11 @@ Result<double> CpuCurves::rows_rate(const std::string& op, DType dtype, int thre
 }
 
 Result<double> CpuCurves::attention_rate(AttentionPass pass, DType dtype, int threads, double seq,
-                                         double head_dim) const {
+                                         double head_dim, std::string_view way) const {
+  const std::string by = way_of(dtype, way);
   return across_threads<AttentionPoint, LogScatter>(
-      fmt::format("{} attention {}", dtype_name(dtype), pass_name(pass)), attention, threads,
-      [&](const AttentionPoint& p) { return p.pass == pass && p.dtype == dtype; },
+      fmt::format("{} attention {} by {}", dtype_name(dtype), pass_name(pass), by), attention, threads,
+      [&](const AttentionPoint& p) { return p.pass == pass && p.dtype == dtype && p.way == by; },
       [](LogScatter& curve, const AttentionPoint& p) {
         const double flops =
             attention_flops(p.pass, static_cast<double>(p.sequences), static_cast<double>(p.heads),

@@ -26,13 +26,15 @@ std::optional<Collective> collective_from_name(std::string_view);
 
 enum class AttentionPass { forward, backward };
 
-// `spread` is the relative spread of the repetitions behind `seconds` (probe.h); 0.05 = 5 %.
-// `threads` is the number of threads at work on the whole machine.
+// `way`: how dots of bf16 were taken, by the kernels' name for it; "fma" for every other dtype, and in a file
+// that does not say. `spread` is the relative spread of the repetitions behind `seconds` (probe.h); 0.05 = 5
+// %. `threads` is the number of threads at work on the whole machine.
 struct GemmPoint {  // C[m,n] = A[m,k] B[k,n], operands in dtype, any layout
   DType dtype = DType::f32;
   int threads = 1;
   int64_t m = 0, n = 0, k = 0;
   double seconds = 0, spread = 0;
+  std::string way = "fma";
 };
 struct StreamPoint {  // `bytes` read plus written, once, by a simple loop; they are also its working set
   int threads = 1;
@@ -53,6 +55,7 @@ struct AttentionPoint {  // causal self-attention; its FLOPs are attention_flops
   int threads = 1;
   int64_t sequences = 0, heads = 0, seq = 0, head_dim = 0;
   double seconds = 0, spread = 0;
+  std::string way = "fma";
 };
 struct CollectivePoint {  // `bytes` as in collective_time() (roofline.h); every rank on this machine
   Collective op = Collective::all_gather;
@@ -69,6 +72,12 @@ struct DispatchPoint {  // one node with nothing to do: queue, wake-up and barri
 double attention_flops(AttentionPass, double sequences, double heads, double seq, double head_dim,
                        bool causal);
 
+// FLOP/s of the GEMMs of one way, the whole machine.
+struct DotRate {
+  std::string way;
+  double flops = 0;
+};
+
 class CpuCurves {
  public:
   std::vector<GemmPoint> gemm;
@@ -79,20 +88,28 @@ class CpuCurves {
   std::vector<DispatchPoint> dispatch;
 
   // Rates of the whole machine with `threads` threads at work. An error says what was measured and how to
-  // measure more.
-  Result<double> gemm_flops(DType, int threads, double m, double n, double k) const;           // FLOP/s
+  // measure more. `way`, of bf16 operands: empty takes the fastest.
+  Result<double> gemm_flops(DType, int threads, double m, double n, double k,
+                            std::string_view way = {}) const;                                  // FLOP/s
   Result<double> stream_bandwidth(int threads, double working_set_bytes) const;                // byte/s
   Result<double> rows_rate(const std::string& op, DType, int threads, double elements) const;  // element/s
-  Result<double> attention_rate(AttentionPass, DType, int threads, double seq,
-                                double head_dim) const;                            // FLOP/s
+  Result<double> attention_rate(AttentionPass, DType, int threads, double seq, double head_dim,
+                                std::string_view way = {}) const;                  // FLOP/s
   Result<double> collective_bandwidth(Collective, int ranks, double bytes) const;  // byte/s
   Result<double> dispatch_seconds(int threads) const;
+
+  // Each way that GEMMs of that dtype were measured in, fastest first: the geometric mean over the shapes and
+  // thread counts that all of these ways were measured at, or over its own where none is common.
+  std::vector<DotRate> dot_rates(DType) const;
 
   // JSON of the "curves" section: one array a member, the fields' names as keys, seconds in s, sizes in byte
   // or count. Refuses by key what is missing, not positive, or unknown; gemm, stream and dispatch must not be
   // empty.
   static Result<CpuCurves> parse(const nlohmann::json&);
   nlohmann::json to_json() const;
+
+ private:
+  std::string way_of(DType, std::string_view way) const;
 };
 
 }  // namespace lignum::hw

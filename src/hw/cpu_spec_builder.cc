@@ -50,8 +50,8 @@ CpuSpecBuilder& CpuSpecBuilder::copy_bandwidth(double bytes_per_second) {
   return *this;
 }
 CpuSpecBuilder& CpuSpecBuilder::gemm(DType dtype, int threads, int64_t m, int64_t n, int64_t k,
-                                     const Measurement& r) {
-  curves_.gemm.push_back({dtype, threads, m, n, k, r.seconds, r.spread});
+                                     const Measurement& r, std::string_view way) {
+  curves_.gemm.push_back({dtype, threads, m, n, k, r.seconds, r.spread, std::string(way)});
   return *this;
 }
 CpuSpecBuilder& CpuSpecBuilder::stream(int threads, int64_t bytes, const Measurement& r) {
@@ -64,9 +64,10 @@ CpuSpecBuilder& CpuSpecBuilder::rows(const std::string& op, DType dtype, int thr
   return *this;
 }
 CpuSpecBuilder& CpuSpecBuilder::attention(AttentionPass pass, DType dtype, int threads, int64_t sequences,
-                                          int64_t heads, int64_t seq, int64_t head_dim,
-                                          const Measurement& r) {
-  curves_.attention.push_back({pass, dtype, threads, sequences, heads, seq, head_dim, r.seconds, r.spread});
+                                          int64_t heads, int64_t seq, int64_t head_dim, const Measurement& r,
+                                          std::string_view way) {
+  curves_.attention.push_back(
+      {pass, dtype, threads, sequences, heads, seq, head_dim, r.seconds, r.spread, std::string(way)});
   return *this;
 }
 CpuSpecBuilder& CpuSpecBuilder::collective(Collective op, int ranks, int64_t bytes, const Measurement& r) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "hw/cpu_curves.h"
@@ -20,11 +21,13 @@ class CpuSpecBuilder {
   CpuSpecBuilder& copy_bandwidth(
       double bytes_per_second);  // between the device arena and the host arena, one way
 
-  CpuSpecBuilder& gemm(DType, int threads, int64_t m, int64_t n, int64_t k, const Measurement&);
+  // way: GemmPoint::way.
+  CpuSpecBuilder& gemm(DType, int threads, int64_t m, int64_t n, int64_t k, const Measurement&,
+                       std::string_view way = "fma");
   CpuSpecBuilder& stream(int threads, int64_t bytes, const Measurement&);
   CpuSpecBuilder& rows(const std::string& op, DType, int threads, int64_t elements, const Measurement&);
   CpuSpecBuilder& attention(AttentionPass, DType, int threads, int64_t sequences, int64_t heads, int64_t seq,
-                            int64_t head_dim, const Measurement&);
+                            int64_t head_dim, const Measurement&, std::string_view way = "fma");
   CpuSpecBuilder& collective(Collective, int ranks, int64_t bytes, const Measurement&);
   CpuSpecBuilder& dispatch(int threads, const Measurement&);
 

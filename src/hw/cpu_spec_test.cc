@@ -158,6 +158,48 @@ TEST(CpuSpec, MatmulTimesFollowShapeThreadsAndRanks) {
   }
 }
 
+// bf16 products of one machine in two ways: the fastest, unless another is named; a file that names none
+// means fma.
+TEST(CpuSpec, Bf16DotsHaveTheRateOfTheirWay) {
+  CpuSpecBuilder b = two_cores();
+  for (const int t : {1, 2}) {
+    for (const auto& [way, gflops] : {std::pair<const char*, double>{"fma", 100e9}, {"amx", 900e9}}) {
+      b.gemm(DType::bf16, t, 1024, 1024, 1024, took(2 * std::pow(1024.0, 3) / (gflops * t)), way);
+      b.attention(AttentionPass::forward, DType::bf16, t, 1, 8, 512, 64,
+                  took(attention_flops(AttentionPass::forward, 1, 8, 512, 64, true) / (gflops / 2)), way);
+    }
+    b.gemm(DType::bf16, t, 8, 8, 8, took(1), "fma");  // a shape that one way has alone does not count
+  }
+  const Spec spec = *Spec::parse(*b.build(), "box.json");
+  const std::vector<DotRate> rates = spec.curves().dot_rates(DType::bf16);
+  ASSERT_EQ(rates.size(), 2U);
+  EXPECT_EQ(rates[0].way, "amx");
+  EXPECT_NEAR(rates[0].flops, 900e9 * std::sqrt(2.0), 1e3);  // one thread and two
+  EXPECT_EQ(rates[1].way, "fma");
+  EXPECT_TRUE(spec.curves().dot_rates(DType::f8e4m3fn).empty());
+
+  const auto product = [&](const char* way) {
+    return matmul_time(spec, {2, 1}, {DType::bf16, DType::bf16, 1024, 1024, 1024, 1, way});
+  };
+  const double work = 2 * std::pow(1024.0, 3);
+  EXPECT_NEAR(product("")->seconds, work / 1800e9, 1e-6);
+  EXPECT_NEAR(product("amx")->seconds, work / 1800e9, 1e-6);
+  EXPECT_NEAR(product("fma")->seconds, work / 200e9, 1e-6);
+  EXPECT_SAYS(product("vdpbf16ps").status().message(), "no measured bf16 GEMM by vdpbf16ps");
+  AttentionWork attention{AttentionPass::forward, DType::bf16, 1, 8, 512, 64};
+  const double fastest = attention_time(spec, {1, 1}, attention)->seconds;
+  attention.way = "fma";
+  EXPECT_NEAR(attention_time(spec, {1, 1}, attention)->seconds / fastest, 9, 1e-6);
+  // The way says nothing about f32.
+  EXPECT_TRUE(matmul_time(spec, {2, 1}, {DType::f32, DType::f32, 64, 64, 64, 1, "vdpbf16ps"}).ok());
+
+  nlohmann::json curves = spec.curves().to_json();
+  for (nlohmann::json& point : curves["gemm"]) point.erase("way");
+  EXPECT_EQ(CpuCurves::parse(curves)->gemm.back().way, "fma");
+  curves["gemm"][0]["way"] = 3;
+  EXPECT_SAYS(CpuCurves::parse(curves).status().message(), "curves.gemm[0].way: 3 is not a name");
+}
+
 TEST(CpuSpec, StreamsComeFromTheCacheTheyFit) {
   const Spec spec = box();
   StreamWork w;

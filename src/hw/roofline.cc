@@ -119,7 +119,7 @@ Result<Estimate> matmul_time(const Spec& spec, Share share, const MatmulWork& w)
     return slower_of(flops / rate, memory);
   }
   LIGNUM_ASSIGN_OR_RETURN(const int threads, active_threads(spec, share));
-  LIGNUM_ASSIGN_OR_RETURN(const double rate, spec.curves().gemm_flops(w.operands, threads, m, n, k));
+  LIGNUM_ASSIGN_OR_RETURN(const double rate, spec.curves().gemm_flops(w.operands, threads, m, n, k, w.way));
   return slower_of(flops * share.ranks / rate, memory);
 }
 
@@ -129,7 +129,7 @@ Result<Estimate> attention_time(const Spec& spec, Share share, const AttentionWo
   LIGNUM_ASSIGN_OR_RETURN(const int threads, active_threads(spec, share));
   const auto seq = static_cast<double>(w.seq), dim = static_cast<double>(w.head_dim);
   LIGNUM_ASSIGN_OR_RETURN(const double rate,
-                          spec.curves().attention_rate(w.pass, w.dtype, threads, seq, dim));
+                          spec.curves().attention_rate(w.pass, w.dtype, threads, seq, dim, w.way));
   double flops = attention_flops(w.pass, static_cast<double>(w.sequences), static_cast<double>(w.heads), seq,
                                  dim, w.causal);
   // Each position sees at most `window` others; the first ones see fewer.

@@ -42,6 +42,7 @@ struct MatmulWork {
   DType result = DType::f32;
   int64_t m = 0, n = 0, k = 0;
   int64_t batch = 1;
+  std::string way = {};  // CPU: how bf16 operands are multiplied; empty: the fastest way measured
 };
 Result<Estimate> matmul_time(const Spec&, Share, const MatmulWork&);
 
@@ -56,6 +57,7 @@ struct AttentionWork {
   int64_t sequences = 1, heads = 1, seq = 0, head_dim = 0;
   bool causal = true;
   int64_t window = 0;
+  std::string way = {};  // as MatmulWork::way
 };
 Result<Estimate> attention_time(const Spec&, Share, const AttentionWork&);
 

@@ -4,15 +4,18 @@
 #include <utility>
 
 #include "kernels/attention_path.h"
+#include "kernels/tile_product.h"
 
 namespace lignum::kernels {
 namespace {
 
-// Best first within an ISA.
-constexpr const AttentionPath* kPaths[] = {&kAttentionAvx512, &kAttentionAvx2, &kAttentionScalar};
+// Best first within an ISA; a way of bf16 dots other than the chosen one is passed over.
+constexpr const AttentionPath* kPaths[] = {&kAttentionAmx, &kAttentionVdpbf16ps, &kAttentionAvx512,
+                                           &kAttentionAvx2, &kAttentionScalar};
 
 const AttentionPath& path_for(Choice choice, const Attention& x) {
   for (const AttentionPath* path : kPaths) {
+    if (path->dot != Bf16Dot::fma && path->dot != choice.bf16_dot) continue;
     if (path->isa == choice.isa && path->refuses(x) == nullptr) return *path;
   }
   LIGNUM_CHECK(false, "no attention path of {} takes S={} H={} Hkv={} D={}", isa_name(choice.isa), x.seq,
@@ -30,6 +33,25 @@ int64_t a_floats(int64_t rows, int64_t k) {
   return round_up(std::max(ceil_div(rows, 14) * 16, ceil_div(rows, 6) * 8) * k, 16);
 }
 int64_t b_floats(int64_t columns, int64_t k) { return round_up(columns, kMostLanes) * k; }
+
+// As AttentionBf16 hands out the workspace, each part up to 64 bytes: floats.
+int64_t bf16_forward_floats(const Attention& x) {
+  const int64_t rows = round_up(std::min(kAttentionTaskRows, x.seq * (x.heads / x.kv_heads)), 32);
+  const int64_t bytes = rows / 32 * packed_bytes(32, x.dim) + packed_bytes(kAttentionBlock, x.dim) +
+                        packed_bytes(x.dim, kAttentionBlock) + packed_bytes(32, kAttentionBlock) +
+                        round_up(32 * x.dim * 2, 64);
+  return bytes / 4 + rows * round_up(x.dim, 32) + 2 * rows + kAttentionBlock * 32 + 32 * round_up(x.dim, 16) +
+         32;
+}
+int64_t bf16_backward_floats(const Attention& x) {
+  const int64_t bytes = 2 * packed_bytes(kAttentionBlock, x.dim) + packed_bytes(x.dim, kAttentionBlock) +
+                        2 * round_up(kAttentionGradRows * x.dim * 2, 64) +
+                        2 * packed_bytes(x.dim, kAttentionGradRows) + 2 * packed_bytes(32, x.dim) +
+                        2 * packed_bytes(kAttentionBlock, kAttentionGradRows) +
+                        packed_bytes(32, kAttentionBlock);
+  return bytes / 4 + 2 * kAttentionBlock * 32 + (32 + 2 * kAttentionBlock) * round_up(x.dim, 32) +
+         32 * round_up(x.dim, 16);
+}
 
 bool empty(const Attention& x) { return x.batch == 0 || x.seq == 0; }
 
@@ -80,15 +102,19 @@ Status attention_supported(const Attention& x) {
 
 int64_t attention_forward_floats(const Attention& x) {
   const int64_t rows = round_up(std::min(kAttentionTaskRows, x.seq * (x.heads / x.kv_heads)), kMostLanes);
-  return 2 * rows * x.dim + 2 * rows + a_floats(kAttentionBlock, x.dim) + a_floats(x.dim, kAttentionBlock) +
-         kAttentionBlock * kMostLanes + kMostLanes * round_up(x.dim, 16) + kMostLanes;
+  const int64_t floats = 2 * rows * x.dim + 2 * rows + a_floats(kAttentionBlock, x.dim) +
+                         a_floats(x.dim, kAttentionBlock) + kAttentionBlock * kMostLanes +
+                         kMostLanes * round_up(x.dim, 16) + kMostLanes;
+  return x.dtype == DType::bf16 ? std::max(floats, bf16_forward_floats(x)) : floats;
 }
 
 int64_t attention_backward_floats(const Attention& x) {
-  return 2 * a_floats(kAttentionBlock, x.dim) + a_floats(x.dim, kAttentionBlock) +
-         2 * kAttentionGradRows * round_up(x.dim, 16) + 2 * b_floats(x.dim, kAttentionGradRows) +
-         3 * kMostLanes * x.dim + kMostLanes * round_up(x.dim, 16) + 2 * kAttentionBlock * kMostLanes +
-         2 * a_floats(kAttentionBlock, kAttentionGradRows) + 3 * kMostLanes;
+  const int64_t floats = 2 * a_floats(kAttentionBlock, x.dim) + a_floats(x.dim, kAttentionBlock) +
+                         2 * kAttentionGradRows * round_up(x.dim, 16) +
+                         2 * b_floats(x.dim, kAttentionGradRows) + 3 * kMostLanes * x.dim +
+                         kMostLanes * round_up(x.dim, 16) + 2 * kAttentionBlock * kMostLanes +
+                         2 * a_floats(kAttentionBlock, kAttentionGradRows) + 3 * kMostLanes;
+  return x.dtype == DType::bf16 ? std::max(floats, bf16_backward_floats(x)) : floats;
 }
 
 int64_t attention_workspace(const Attention& x, int threads) {

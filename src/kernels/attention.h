@@ -13,6 +13,11 @@
 // or alignment, and is the same on every ISA: blocks are 224 positions, every sum has a fixed order. NaN
 // propagates to every row that reads it, and may reach rows of the same block that a causal mask hides it
 // from (0 * NaN).
+//
+// bf16 inputs with Choice::bf16_dot other than fma: products by pairs as in kernels/gemm.h, the same bits
+// whatever the threads; p (before it is divided by its sum) and, in the gradient, the gradient of the scores
+// are rounded to bf16 before they are multiplied. h = 2^-8 bounds such a rounding: beside fma's bounds
+// (docs/numerics.md) out and dv have h sum |terms| more, dq and dk h sum |terms| more.
 #pragma once
 
 #include <cstdint>

@@ -12,6 +12,7 @@ struct AttentionBlock {
 
   static constexpr AttentionPath path(Isa isa) {
     return AttentionPath{isa,
+                         Bf16Dot::fma,
                          &refuses,
                          &AttentionForward<Ops>::forward,
                          &AttentionBackward<Ops>::prepare,

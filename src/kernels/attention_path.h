@@ -40,6 +40,7 @@ struct AttentionGradCall {
 
 struct AttentionPath {
   Isa isa;
+  Bf16Dot dot;
   const char* (*refuses)(const Attention&);  // nullptr, or why this path does not take the shape
   // Rows [first, first + kAttentionTaskRows) of one batch entry and key/value head.
   void (*forward)(const Attention&, const AttentionCall&, int64_t batch, int64_t kv_head, int64_t first,
@@ -54,9 +55,10 @@ struct AttentionPath {
   void (*round)(const float* from, uint16_t* to, int64_t n);  // to bf16
 };
 
-extern const AttentionPath kAttentionScalar, kAttentionAvx2, kAttentionAvx512;
+extern const AttentionPath kAttentionScalar, kAttentionAvx2, kAttentionAvx512, kAttentionVdpbf16ps,
+    kAttentionAmx;
 
-// Floats a thread needs; enough for every ISA.
+// Floats a thread needs; enough for every choice.
 int64_t attention_forward_floats(const Attention&);
 int64_t attention_backward_floats(const Attention&);
 

@@ -61,17 +61,17 @@ struct Case {
     return ((b * x.seq + s) * x.kv_heads + h / (x.heads / x.kv_heads)) * x.dim;
   }
 
-  void forward(Isa isa, int threads = 1) {
+  void forward(Choice choice, int threads = 1) {
     ASSERT_TRUE(attention_supported(x).ok()) << attention_supported(x).message();
     Workspace workspace(attention_workspace(x, threads));
     TestPool pool(threads);
-    attention(Choice{isa}, x, q.data(), k.data(), v.data(), out.data(), lse.floats(), workspace.data(), pool);
+    attention(choice, x, q.data(), k.data(), v.data(), out.data(), lse.floats(), workspace.data(), pool);
   }
-  void backward(Isa isa, int threads = 1) {
+  void backward(Choice choice, int threads = 1) {
     Workspace workspace(attention_grad_workspace(x, threads));
     TestPool pool(threads);
-    attention_grad(Choice{isa}, x, dout.data(), q.data(), k.data(), v.data(), out.data(), lse.floats(),
-                   dq.data(), dk.data(), dv.data(), workspace.data(), pool);
+    attention_grad(choice, x, dout.data(), q.data(), k.data(), v.data(), out.data(), lse.floats(), dq.data(),
+                   dk.data(), dv.data(), workspace.data(), pool);
   }
 };
 
@@ -147,14 +147,16 @@ Reference reference(const Case& c) {
 
 // Relative to the size of the terms: a score is off by (dim + 2) u |q| |k| scale, here |q| |k| scale <= 6
 // sqrt(dim) for normal data of deviation 1.5, and that is p's relative error; chains add (seq + dim) u. bf16
-// results add half an ulp, and through the rounded `out` (delta) half an ulp of the terms.
-void check(const char* what, const Case& c, const Buffer& got, const std::vector<double>& want,
+// results add half an ulp, and through the rounded `out` (delta) half an ulp of the terms; so does the
+// rounding of what goes into the second products, where bf16 dots are by pairs.
+void check(const char* what, Choice choice, const Case& c, const Buffer& got, const std::vector<double>& want,
            const std::vector<double>& size, bool reads_out) {
+  const bool pairs = c.x.dtype == DType::bf16 && choice.bf16_dot != Bf16Dot::fma;
   const double dim = static_cast<double>(c.x.dim);
   const double group = static_cast<double>(c.x.heads / c.x.kv_heads);
   const double relative =
       0x1p-24 * (6 * std::sqrt(dim) * (dim + 2) + group * static_cast<double>(c.x.seq) + dim + 16) +
-      (reads_out ? testing::half_ulp(c.x.dtype) : 0.0);
+      (reads_out ? testing::half_ulp(c.x.dtype) : 0.0) + (pairs ? testing::half_ulp(c.x.dtype) : 0.0);
   Worst worst;
   for (int64_t i = 0; i < got.count(); ++i) {
     worst.take(i, got.at(i), want[i],
@@ -186,14 +188,23 @@ std::vector<Attention> shapes() {
   return all;
 }
 
-class AttentionOnIsa : public ::testing::TestWithParam<Isa> {};
+// Every ISA, and every way of bf16 dots with the one that has them.
+std::vector<Choice> choices() {
+  std::vector<Choice> all;
+  for (Isa isa : available_isas()) {
+    for (Bf16Dot dot : available_bf16_dots(isa)) all.push_back({isa, dot});
+  }
+  return all;
+}
+
+class AttentionOnIsa : public ::testing::TestWithParam<Choice> {};
 
 TEST_P(AttentionOnIsa, AgreesWithDouble) {
   for (const Attention& x : shapes()) {
     Case c(x);
     c.forward(GetParam());
     const Reference want = reference(c);
-    check("out", c, c.out, want.out, want.out_size, false);
+    check("out", GetParam(), c, c.out, want.out, want.out_size, false);
     const double sizes = 6 * std::sqrt(static_cast<double>(x.dim)) * static_cast<double>(x.dim + 2);
     Worst worst;
     for (int64_t i = 0; i < c.lse.count(); ++i) {
@@ -202,9 +213,9 @@ TEST_P(AttentionOnIsa, AgreesWithDouble) {
     }
     EXPECT_LE(worst.ratio, 1.0) << "lse of " << name(x) << ": " << worst.text();
     c.backward(GetParam());
-    check("dq", c, c.dq, want.dq, want.dq_size, true);
-    check("dk", c, c.dk, want.dk, want.dk_size, true);
-    check("dv", c, c.dv, want.dv, want.dv_size, false);
+    check("dq", GetParam(), c, c.dq, want.dq, want.dq_size, true);
+    check("dk", GetParam(), c, c.dk, want.dk, want.dk_size, true);
+    check("dv", GetParam(), c, c.dv, want.dv, want.dv_size, false);
   }
 }
 
@@ -225,12 +236,13 @@ TEST_P(AttentionOnIsa, BitsDoNotDependOnThreads) {
 }
 
 TEST_P(AttentionOnIsa, BitsAreThoseOfTheScalarPath) {
+  if (GetParam().bf16_dot != Bf16Dot::fma) return;  // has bits of its own: gemm_bf16_test.cc
   for (const Attention& x :
        {make(1, 300, 3, 1, 24, DType::f32, true), make(2, 100, 2, 2, 17, DType::bf16, false),
         make(1, 300, 3, 1, 24, DType::f32, true, 70, 2.0f)}) {
     Case scalar(x), c(x);
-    scalar.forward(Isa::scalar);
-    scalar.backward(Isa::scalar);
+    scalar.forward({Isa::scalar});
+    scalar.backward({Isa::scalar});
     c.forward(GetParam());
     c.backward(GetParam());
     EXPECT_TRUE(c.out.same_bits(scalar.out)) << name(x);
@@ -280,41 +292,46 @@ TEST_P(AttentionOnIsa, BitsDoNotDependOnTheRest) {
 }
 
 TEST_P(AttentionOnIsa, LargeScoresStayFinite) {
-  Case c(make(1, 250, 1, 1, 16, DType::f32, true));
-  c.q.fill_normal(21, 200.0);
-  c.k.fill_normal(22, 200.0);
-  c.forward(GetParam());
-  c.backward(GetParam());
-  for (const Buffer* buffer : {&c.out, &c.lse, &c.dq, &c.dk, &c.dv}) {
-    for (int64_t i = 0; i < buffer->count(); ++i) ASSERT_TRUE(std::isfinite(buffer->at(i))) << i;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    Case c(make(1, 250, 1, 1, 16, dtype, true));
+    c.q.fill_normal(21, 200.0);
+    c.k.fill_normal(22, 200.0);
+    c.forward(GetParam());
+    c.backward(GetParam());
+    for (const Buffer* buffer : {&c.out, &c.lse, &c.dq, &c.dk, &c.dv}) {
+      for (int64_t i = 0; i < buffer->count(); ++i) ASSERT_TRUE(std::isfinite(buffer->at(i))) << i;
+    }
   }
 }
 
 TEST_P(AttentionOnIsa, NanReachesTheRowsThatReadIt) {
-  Case c(make(2, 300, 2, 1, 16, DType::f32, true));
-  const int64_t bad = 240;  // in the second block of keys: the rows of the first never meet it
-  c.k.set(c.key(1, bad, 0) + 3, std::numeric_limits<double>::quiet_NaN());
-  c.forward(GetParam());
-  for (int64_t h = 0; h < 2; ++h) {
-    for (int64_t s = 0; s < c.x.seq; ++s) {
-      EXPECT_FALSE(std::isnan(c.out.at(c.row(0, s, h)))) << s;
-      if (s >= bad) {
-        EXPECT_TRUE(std::isnan(c.out.at(c.row(1, s, h)))) << s;
-        EXPECT_TRUE(std::isnan(c.lse.at((2 + h) * c.x.seq + s))) << s;
-      } else if (s < 224) {
-        EXPECT_FALSE(std::isnan(c.out.at(c.row(1, s, h)))) << s;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    Case c(make(2, 300, 2, 1, 16, dtype, true));
+    const int64_t bad = 240;  // in the second block of keys: the rows of the first never meet it
+    c.k.set(c.key(1, bad, 0) + 3, std::numeric_limits<double>::quiet_NaN());
+    c.forward(GetParam());
+    for (int64_t h = 0; h < 2; ++h) {
+      for (int64_t s = 0; s < c.x.seq; ++s) {
+        EXPECT_FALSE(std::isnan(c.out.at(c.row(0, s, h)))) << s;
+        if (s >= bad) {
+          EXPECT_TRUE(std::isnan(c.out.at(c.row(1, s, h)))) << s;
+          EXPECT_TRUE(std::isnan(c.lse.at((2 + h) * c.x.seq + s))) << s;
+        } else if (s < 224) {
+          EXPECT_FALSE(std::isnan(c.out.at(c.row(1, s, h)))) << s;
+        }
       }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, AttentionOnIsa, ::testing::ValuesIn(available_isas()),
-                         [](const auto& info) { return std::string(isa_name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Isas, AttentionOnIsa, ::testing::ValuesIn(choices()), [](const auto& info) {
+  return std::string(isa_name(info.param.isa)) + "_" + std::string(bf16_dot_name(info.param.bf16_dot));
+});
 
 TEST(Attention, EmptyIsFine) {
   Case c(make(0, 5, 2, 1, 8, DType::f32, true));
-  c.forward(Isa::scalar);
-  c.backward(Isa::scalar);
+  c.forward({Isa::scalar});
+  c.backward({Isa::scalar});
 }
 
 TEST(Attention, RefusesWhatItCannotDo) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/gemm_bf16.h"
 #include "kernels/gemm_path.h"
 
 namespace lignum::kernels {
@@ -87,13 +88,18 @@ GemmScratch gemm_scratch(const Gemm& g) {
 }
 
 int64_t gemm_workspace(const Gemm& g, int threads) {
-  return gemm_scratch(g).end * static_cast<int64_t>(sizeof(float)) * threads;
+  const int64_t bytes = gemm_scratch(g).end * static_cast<int64_t>(sizeof(float)) * threads;
+  if (g.a != DType::bf16 || g.b != DType::bf16 || g.m == 0 || g.n == 0 || g.k == 0) return bytes;
+  return std::max(bytes, gemm_bf16_workspace(g, threads));
 }
 
 void gemm(Choice choice, const Gemm& g, const void* a, const void* b, void* c, void* workspace,
           Parallel& pool) {
   if (g.batch == 0 || g.m == 0 || g.n == 0) return;
   if (g.k == 0) return zero(g, c);
+  if (const GemmBf16Path* path = gemm_bf16_path(choice.bf16_dot, g)) {
+    return gemm_bf16(*path, g, a, b, c, workspace, pool);
+  }
   const GemmPath& path = path_for(choice, g);
   const GemmScratch scratch = gemm_scratch(g);
   const Cut cut = cut_for(g, path, pool.threads());

@@ -5,6 +5,15 @@
 // sum over k is cut into blocks of 256 products; inside a block it is one chain of fused multiply-adds from 0
 // in ascending k, the blocks' sums are added in ascending order in fp32, and the result is rounded once to
 // C's type. (Payloads and signs of NaN are not covered.) NaN and infinity propagate, k = 0 gives zeros.
+//
+// So it is where Choice::bf16_dot is fma or an operand is f32. Dots of two bf16 operands in the other ways are a
+// function of the same and nothing else, too, but their sums go by pairs of k:
+//   vdpbf16ps: one chain over all k; of a pair the odd k's product is added first, then the even k's;
+//   amx: blocks of 32 products; in a block one chain of the even k and one of the odd k, each ascending from 0; the
+//     sum of the two is added to the blocks before.
+// Every step rounds to nearest even, subnormal operands and results count as zeros. With u = 2^-24 an element is
+// within (n + 1) u sum |a b| + 2^-126 (sum (|a| + |b|) + 2 k) of the exact one before its last rounding, n = k
+// (vdpbf16ps) or k / 32 + 18 (amx).
 #pragma once
 
 #include <cstdint>
@@ -31,7 +40,7 @@ struct Gemm {
 // ok, or a user error that names the field, its value and what is allowed.
 Status gemm_supported(const Gemm&);
 
-// Bytes of workspace, a multiple of 64, for a pool of that many threads. Does not depend on the ISA.
+// Bytes of workspace, a multiple of 64, for a pool of that many threads. Does not depend on the choice.
 int64_t gemm_workspace(const Gemm&, int threads);
 
 // Overwrites C. gemm_supported(g) holds; workspace has gemm_workspace(g, pool.threads()) bytes, aligned to

@@ -1,6 +1,7 @@
-// GEMM beside the fp32 FMA rate of the same core, probed between the repetitions: on a shared machine only
-// the ratio means something. Shapes: squares, and every matrix product of the 61M model at 2048 tokens.
-//   kernels_bench [isa] [seconds a shape]
+// GEMM and attention beside the rate at which the same core does the same instruction in registers (fp32 FMA,
+// or that of the way of bf16 dots), probed between the repetitions: on a shared machine only the ratio means
+// something. Shapes: squares, and every matrix product of the 61M model at 2048 tokens.
+//   kernels_bench [isa] [seconds a shape] [bf16 way]: all ways of bf16 dots, or f32 and that way only
 
 #include <fmt/core.h>
 #include <immintrin.h>
@@ -117,11 +118,56 @@ constexpr int64_t kProbeSteps = 400000;
   return kProbeSteps * 12.0 * 8 * 2;
 }
 
-double probe(Isa isa, Parallel& pool) {
+[[gnu::target("avx512f,avx512bf16"), gnu::noinline]] double probe_vdpbf16ps() {
+  __m512 s[16];
+  for (auto& x : s) x = _mm512_set1_ps(1.0f);
+  __m512i a = _mm512_set1_epi32(0x3f803f80), b = _mm512_set1_epi32(0x3a003a00);
+  for (int64_t i = 0; i < kProbeSteps / 4; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; ++j) s[j] = _mm512_dpbf16_ps(s[j], (__m512bh)a, (__m512bh)b);
+    asm volatile("" : "+x"(a), "+x"(b));
+  }
+  for (auto& x : s) asm volatile("" : "+x"(x));
+  return static_cast<double>(kProbeSteps) / 4 * 16.0 * 16 * 4;
+}
+// Tiles of ones: zeros would not heat the core as data does.
+[[gnu::target("avx512f,amx-tile,amx-bf16"), gnu::noinline]] double probe_amx() {
+  alignas(64) uint8_t config[64] = {1};
+  for (int i = 0; i < 8; ++i) {
+    config[16 + 2 * i] = 64;
+    config[48 + i] = 16;
+  }
+  alignas(64) uint16_t ones[512];
+  for (uint16_t& x : ones) x = 0x3f80;
+  asm volatile("" ::"r"(config), "r"(ones) : "memory");  // g++ 12 does not know that the two below read these
+  _tile_loadconfig(config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, ones, 64);
+  _tile_loadd(5, ones, 64);
+  _tile_loadd(6, ones, 64);
+  _tile_loadd(7, ones, 64);
+  for (int64_t i = 0; i < kProbeSteps / 16; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+  return static_cast<double>(kProbeSteps) / 16 * 4.0 * 16 * 16 * 32 * 2;
+}
+
+double probe(Choice choice, Parallel& pool) {
   const double begin = now();
   std::vector<double> flops(pool.threads());
-  pool.run(pool.threads(),
-           [&](int64_t t, int) { flops[t] = isa == Isa::avx512 ? probe_avx512() : probe_avx2(); });
+  pool.run(pool.threads(), [&](int64_t t, int) {
+    flops[t] = choice.bf16_dot == Bf16Dot::amx         ? probe_amx()
+               : choice.bf16_dot == Bf16Dot::vdpbf16ps ? probe_vdpbf16ps()
+               : choice.isa == Isa::avx512             ? probe_avx512()
+                                                       : probe_avx2();
+  });
   double sum = 0;
   for (double f : flops) sum += f;
   return sum / (now() - begin);
@@ -164,17 +210,22 @@ struct Rate {
 };
 
 // Best of the repetitions, roofline probed between them.
-Rate measure(Isa isa, Parallel& pool, double seconds, double flops, FunctionRef<void()> fn) {
+Rate measure(Choice choice, Parallel& pool, double seconds, double flops, FunctionRef<void()> fn) {
   Rate best;
   fn();
   const double end = now() + seconds;
   do {
-    best.roof = std::max(best.roof, probe(isa, pool) * 1e-9);
+    best.roof = std::max(best.roof, probe(choice, pool) * 1e-9);
     const double begin = now();
     fn();
     best.gflops = std::max(best.gflops, flops / (now() - begin) * 1e-9);
   } while (now() < end);
   return best;
+}
+
+std::string label(Choice choice, DType dtype) {
+  if (dtype == DType::f32) return "f32";
+  return fmt::format("bf16 {}", bf16_dot_name(choice.bf16_dot));
 }
 
 void bench_gemm(Choice choice, const Shape& shape, DType dtype, Pool* const (&pools)[2], double seconds) {
@@ -192,10 +243,11 @@ void bench_gemm(Choice choice, const Shape& shape, DType dtype, Pool* const (&po
   const int64_t bytes = gemm_workspace(g, 2);
   void* workspace = std::aligned_alloc(64, static_cast<size_t>(bytes));
   std::memset(workspace, 0, static_cast<size_t>(bytes));
-  fmt::print("{:5} x {:5} x {:5} {} {:5} {:11}", g.m, g.n, g.k, shape.layout, dtype_name(dtype), shape.what);
+  fmt::print("{:5} x {:5} x {:5} {} {:14} {:11}", g.m, g.n, g.k, shape.layout, label(choice, dtype),
+             shape.what);
   for (Pool* pool : pools) {
     const double flops = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
-    const Rate r = measure(choice.isa, *pool, seconds, flops,
+    const Rate r = measure(choice, *pool, seconds, flops,
                            [&] { gemm(choice, g, a.data(), b.data(), c.data(), workspace, *pool); });
     fmt::print("  {}t {:6.1f} of {:6.1f} = {:5.1f} %", pool->threads(), r.gflops, r.roof,
                100 * r.gflops / r.roof);
@@ -218,10 +270,10 @@ void bench_attention(Choice choice, const Attention& x, Pool* const (&pools)[2],
   const double product =
       2.0 * static_cast<double>(queries) * static_cast<double>(x.seq) * (x.causal ? 0.5 : 1.0);
   for (bool backward : {false, true}) {
-    fmt::print("attention B{} S{:4} H{}/{} D{} {} {:8}", x.batch, x.seq, x.heads, x.kv_heads, x.dim,
-               dtype_name(x.dtype), backward ? "backward" : "forward");
+    fmt::print("attention B{} S{:4} H{}/{} D{} {:14} {:8}", x.batch, x.seq, x.heads, x.kv_heads, x.dim,
+               label(choice, x.dtype), backward ? "backward" : "forward");
     for (Pool* pool : pools) {
-      const Rate r = measure(choice.isa, *pool, seconds, product * (backward ? 5 : 2), [&] {
+      const Rate r = measure(choice, *pool, seconds, product * (backward ? 5 : 2), [&] {
         if (backward) {
           attention_grad(choice, x, dout.data(), q.data(), k.data(), v.data(), out.data(), lse.data(),
                          dq.data(), dk.data(), dv.data(), workspace, *pool);
@@ -257,15 +309,20 @@ int main_of(int argc, char** argv) {
   const double seconds = argc > 2 ? std::atof(argv[2]) : 0.5;
   Pool one(1), two(2);
   Pool* const pools[] = {&one, &two};
-  fmt::print("isa {}, GFLOP/s of the fp32 FMA roofline\n", isa_name(choice->isa));
+  std::vector<std::pair<Choice, DType>> kinds = {{*choice, DType::f32}};
+  for (const Bf16Dot dot : available_bf16_dots(choice->isa)) {
+    if (argc > 3 && bf16_dot_name(dot) != argv[3]) continue;
+    kinds.push_back({Choice{choice->isa, dot}, DType::bf16});
+  }
+  fmt::print("isa {}, GFLOP/s of the instruction's rate in registers\n", isa_name(choice->isa));
   for (const Shape& shape : kShapes) {
-    for (DType dtype : {DType::f32, DType::bf16}) bench_gemm(*choice, shape, dtype, pools, seconds);
+    for (const auto& [kind, dtype] : kinds) bench_gemm(kind, shape, dtype, pools, seconds);
   }
   for (int64_t seq : {256, 2048}) {
     Attention x{.batch = 2048 / seq, .seq = seq, .heads = 9, .kv_heads = 3, .dim = 64, .scale = 0.125f};
-    for (DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& [kind, dtype] : kinds) {
       x.dtype = dtype;
-      bench_attention(*choice, x, pools, seconds);
+      bench_attention(kind, x, pools, seconds);
     }
   }
   return 0;

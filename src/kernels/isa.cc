@@ -69,15 +69,30 @@ std::vector<Isa> available_isas() {
 
 Isa best_isa() { return available_isas().front(); }
 
-Result<Choice> choose(std::optional<Isa> wanted) {
-  if (!wanted) return Choice{best_isa()};
-  if (const char* reason = isa_refusal(*wanted)) {
-    std::string have;
-    for (Isa isa : available_isas()) have += (have.empty() ? "" : ", ") + std::string(isa_name(isa));
-    return user_error("isa={}: {}; this machine has {}: name one of these or leave the key out",
-                      isa_name(*wanted), reason, have);
+Result<Choice> choose(std::optional<Isa> wanted, std::optional<Bf16Dot> dot) {
+  Choice choice{best_isa()};
+  if (wanted) {
+    if (const char* reason = isa_refusal(*wanted)) {
+      std::string have;
+      for (Isa isa : available_isas()) have += (have.empty() ? "" : ", ") + std::string(isa_name(isa));
+      return user_error("isa={}: {}; this machine has {}: name one of these or leave the key out",
+                        isa_name(*wanted), reason, have);
+    }
+    choice.isa = *wanted;
   }
-  return Choice{*wanted};
+  if (dot) {
+    if (const char* reason = bf16_dot_refusal(*dot, choice.isa)) {
+      std::string have;
+      for (Bf16Dot d : available_bf16_dots(choice.isa)) {
+        have += (have.empty() ? "" : ", ") + std::string(bf16_dot_name(d));
+      }
+      return user_error(
+          "bf16_dot={}: {}; with isa={} this machine has {}: name one of these or leave the key out",
+          bf16_dot_name(*dot), reason, isa_name(choice.isa), have);
+    }
+    choice.bf16_dot = *dot;
+  }
+  return choice;
 }
 
 }  // namespace lignum::kernels

@@ -2,11 +2,11 @@
 // fixes its bits; it never depends on the thread count.
 //
 // How a kernel is laid out: kernel.cc holds the entry point and calls through a table of plain function
-// pointers, one table an ISA, filled in kernel_scalar.cc, kernel_avx2.cc and kernel_avx512.cc (the build
-// gives *_avx2.cc and
-// *_avx512.cc their flags). Those files must not emit a function that another file also emits (a std:: or fmt
-// template, FunctionRef, an inline member of base): the linker keeps one copy for the whole program, and if
-// it is the AVX-512 one an older CPU dies of an illegal instruction. So they use no std containers, no
+// pointers, one table an ISA, filled in kernel_scalar.cc, kernel_avx2.cc and kernel_avx512.cc; a way of bf16
+// dots beyond FMA has a table of its own in kernel_vdpbf16ps.cc and kernel_amx.cc (the build gives files with
+// these suffixes their flags). Those files must not emit a function that another file also emits (a std:: or
+// fmt template, FunctionRef, an inline member of base): the linker keeps one copy for the whole program, and
+// if it is the AVX-512 one an older CPU dies of an illegal instruction. So they use no std containers, no
 // std::min and no fmt, everything of theirs is in a namespace named after the ISA or is a template over a
 // type of that namespace, and what is shared by header (math.h) is always_inline.
 #pragma once
@@ -31,13 +31,40 @@ const char* isa_refusal(Isa);
 std::vector<Isa> available_isas();  // best first; scalar is always last
 Isa best_isa();
 
+// How dots of two bf16 operands are taken (GEMM and attention). fma: widened to f32, on any ISA, with the
+// same bits on each. vdpbf16ps: AVX512_BF16. amx: AMX-TILE and AMX-BF16. The last two need Isa::avx512,
+// multiply pairs (kernels/gemm.h, kernels/attention.h state their bits) and take and give zeros for
+// subnormals.
+enum class Bf16Dot { fma, vdpbf16ps, amx };
+
+std::string_view bf16_dot_name(Bf16Dot);
+std::optional<Bf16Dot> bf16_dot_from_name(std::string_view);
+
+// nullptr if this machine can take bf16 dots in this way beside kernels of that ISA, else the reason why not.
+// The first question about amx asks the operating system for permission to use tiles, once for the process.
+const char* bf16_dot_refusal(Bf16Dot, Isa);
+std::vector<Bf16Dot> available_bf16_dots(Isa);  // fma is always first
+
 // The kernel choices of a run.
 struct Choice {
   Isa isa = Isa::scalar;
+  Bf16Dot bf16_dot = Bf16Dot::fma;
   friend bool operator==(const Choice&, const Choice&) = default;
 };
 
-// The wanted ISA, or the best one; a user error that lists what this machine has if it lacks the wanted one.
-Result<Choice> choose(std::optional<Isa> wanted);
+// The wanted ISA, or the best one, and the wanted way of bf16 dots, or fma (fastest_bf16_dot() finds a better
+// one); a user error that lists what this machine has if it lacks a wanted one.
+Result<Choice> choose(std::optional<Isa> wanted, std::optional<Bf16Dot> dot = std::nullopt);
+
+// FLOP/s of a way.
+struct Bf16Rate {
+  Bf16Dot dot = Bf16Dot::fma;
+  double flops = 0;
+};
+// The way of the highest rate; an earlier one of Bf16Dot keeps its place against one that is less than a
+// tenth faster, so that two measurements of one machine agree. rates is not empty.
+Bf16Dot fastest_bf16_dot(const std::vector<Bf16Rate>& rates);
+// Rates of the available ways by a product of 256^3, each the best of a few: some 5 ms.
+std::vector<Bf16Rate> probe_bf16_dots(Isa);
 
 }  // namespace lignum::kernels

@@ -91,6 +91,13 @@ class Workspace {
   Buffer floats_;
 };
 
+// The ways of bf16 dots by pairs that this machine has.
+inline std::vector<Bf16Dot> pair_ways() {
+  std::vector<Bf16Dot> ways = available_bf16_dots(best_isa());
+  std::erase(ways, Bf16Dot::fma);
+  return ways;
+}
+
 // Half a unit in the last place of the dtype, relative, at most.
 inline double half_ulp(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : 0x1p-24; }
 

@@ -1,5 +1,6 @@
 // Every case of every op against the op's reference: types, kernels (each ISA, both placements, one and two
 // threads, in place), decomposition, cost, buffers, StableHLO.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -22,7 +23,7 @@ using Bytes = std::vector<std::byte>;
 // Runs the CPU facet. misaligned: every buffer starts one element past a 64-byte boundary. shared: result
 // shared.first has the buffer of input shared.second.
 std::vector<Bytes> run_cpu(const Op& op, const Site& site, const std::vector<CaseTensor>& inputs,
-                           kernels::Isa isa, Parallel& parallel, bool misaligned,
+                           kernels::Choice choice, Parallel& parallel, bool misaligned,
                            std::pair<int, int> shared = {-1, -1}) {
   const auto offset = [&](const Type& t) { return misaligned ? dtype_size(t.dtype) : 0; };
   std::vector<std::unique_ptr<Buffer>> in, out;
@@ -41,8 +42,7 @@ std::vector<Bytes> run_cpu(const Op& op, const Site& site, const std::vector<Cas
   const int64_t space = op.workspace(site, parallel.threads());
   EXPECT_GE(space, 0);
   Buffer workspace(space, 0);
-  const Status status = op.cpu(
-      CpuCall{site, in_data, out_data, workspace.data(), parallel, kernels::Choice{.isa = isa}, nullptr});
+  const Status status = op.cpu(CpuCall{site, in_data, out_data, workspace.data(), parallel, choice, nullptr});
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_TRUE(workspace.intact()) << "wrote beside the workspace";
   for (size_t i = 0; i < in.size(); ++i) {
@@ -87,23 +87,49 @@ TEST_P(OpTest, RuleTypesTheCase) {
   }
 }
 
+// Every ISA, and where bf16 meets bf16 every way of its dots.
+std::vector<kernels::Choice> choices_for(const Site& site) {
+  const bool bf16_dots =
+      site.in.size() > 1 && site.in[0].dtype == DType::bf16 && site.in[1].dtype == DType::bf16;
+  std::vector<kernels::Choice> choices;
+  for (const kernels::Isa isa : kernels::available_isas()) {
+    for (const kernels::Bf16Dot dot : kernels::available_bf16_dots(isa)) {
+      if (dot == kernels::Bf16Dot::fma || bf16_dots) choices.push_back({isa, dot});
+    }
+  }
+  return choices;
+}
+
+// What attention by pairs rounds to bf16 on the way (kernels/attention.h): errors of independent sign, one a
+// product, with a margin of 8 as in result_bound().
+double pairs_bound(const Op& op, const Site& site, std::span<const RefTensor* const> in,
+                   const RefTensor& want) {
+  if (op.cost(site).work != Work::attention) return 0;
+  double scale = scale_of(want);
+  for (const RefTensor* t : in) scale = std::max(scale, scale_of(*t));
+  return 8 * 0x1p-8 * scale;
+}
+
 TEST_P(OpTest, CpuAgreesWithReference) {
   const CaseSite s(op(), the_case());
   const std::vector<CaseTensor> inputs = case_inputs(op(), the_case());
   const std::vector<RefTensor> values = values_of(inputs);
   const auto in = pointers(values);
   const std::vector<RefTensor> want = evaluate(op(), s.site, in);
-  for (const kernels::Isa isa : kernels::available_isas()) {
-    SCOPED_TRACE(kernels::isa_name(isa));
+  for (const kernels::Choice choice : choices_for(s.site)) {
+    SCOPED_TRACE(kernels::isa_name(choice.isa));
+    SCOPED_TRACE(kernels::bf16_dot_name(choice.bf16_dot));
     Serial serial;
     TwoThreads two;
-    const std::vector<Bytes> got = run_cpu(op(), s.site, inputs, isa, serial, false);
+    const std::vector<Bytes> got = run_cpu(op(), s.site, inputs, choice, serial, false);
     for (size_t r = 0; r < got.size(); ++r) {
-      const Bound bound = result_bound(op(), s.site, in, want[r], s.out[r].dtype);
+      Bound bound = result_bound(op(), s.site, in, want[r], s.out[r].dtype);
+      if (choice.bf16_dot != kernels::Bf16Dot::fma) bound.absolute += pairs_bound(op(), s.site, in, want[r]);
       EXPECT_EQ(compare(want[r], load(s.out[r], got[r].data()).data, bound), "") << "result " << r;
     }
-    EXPECT_EQ(run_cpu(op(), s.site, inputs, isa, two, false), got) << "two threads give other bits";
-    EXPECT_EQ(run_cpu(op(), s.site, inputs, isa, serial, true), got) << "misaligned buffers give other bits";
+    EXPECT_EQ(run_cpu(op(), s.site, inputs, choice, two, false), got) << "two threads give other bits";
+    EXPECT_EQ(run_cpu(op(), s.site, inputs, choice, serial, true), got)
+        << "misaligned buffers give other bits";
   }
 }
 
@@ -111,15 +137,15 @@ TEST_P(OpTest, BuffersMayBeShared) {
   const CaseSite s(op(), the_case());
   const std::vector<CaseTensor> inputs = case_inputs(op(), the_case());
   Serial serial;
-  const kernels::Isa isa = kernels::best_isa();
-  const std::vector<Bytes> apart = run_cpu(op(), s.site, inputs, isa, serial, false);
+  const kernels::Choice choice{kernels::best_isa()};
+  const std::vector<Bytes> apart = run_cpu(op(), s.site, inputs, choice, serial, false);
   const Buffers buffers = op().buffers(s.site);
   for (const auto* list : {&buffers.view, &buffers.in_place}) {
     for (const auto& [r, i] : *list) {
       ASSERT_TRUE(r >= 0 && r < static_cast<int>(s.out.size()) && i >= 0 && i < static_cast<int>(s.in.size()))
           << "result " << r << ", input " << i;
       ASSERT_EQ(s.out[static_cast<size_t>(r)].bytes(), s.in[static_cast<size_t>(i)].bytes());
-      EXPECT_EQ(run_cpu(op(), s.site, inputs, isa, serial, false, {r, i}), apart)
+      EXPECT_EQ(run_cpu(op(), s.site, inputs, choice, serial, false, {r, i}), apart)
           << "result " << r << " in the buffer of input " << i;
       if (list == &buffers.view) {
         EXPECT_EQ(apart[static_cast<size_t>(r)], inputs[static_cast<size_t>(i)].bytes)

@@ -70,8 +70,8 @@ hw::AttentionWork attention_work(const ops::Site& site, const ops::Cost& cost) {
 }
 
 Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::string_view kind,
-                               const ops::Site& site, const ops::Cost& cost,
-                               std::span<const Traffic> traffic) {
+                               const ops::Site& site, const ops::Cost& cost, std::span<const Traffic> traffic,
+                               std::string_view bf16_dot) {
   switch (cost.work) {
     case ops::Work::none:
       return hw::Estimate{};
@@ -85,11 +85,15 @@ Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::strin
       work.n = cost.n;
       work.k = cost.k;
       work.batch = cost.batch;
+      work.way = bf16_dot;
       return hw::matmul_time(spec, share, work);
     }
-    case ops::Work::attention:
+    case ops::Work::attention: {
       if (cost.transcendentals <= 0) return hw::Estimate{};
-      return hw::attention_time(spec, share, attention_work(site, cost));
+      hw::AttentionWork work = attention_work(site, cost);
+      work.way = bf16_dot;
+      return hw::attention_time(spec, share, work);
+    }
     case ops::Work::rows:
     case ops::Work::transcendental:
     case ops::Work::copy:

@@ -27,9 +27,9 @@ hw::AttentionWork attention_work(const ops::Site& site, const ops::Cost& cost);
 
 // Of one run on the compute engine, without dispatch. Work::none costs nothing; collectives are not for it.
 // CPU: a row op that was not measured under its name costs its traffic alone. `traffic`: how cold its
-// operands are (empty: as if it ran by itself, again and again).
+// operands are (empty: as if it ran by itself, again and again). bf16_dot: ProgramOptions::bf16_dot.
 Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::string_view kind,
                                const ops::Site& site, const ops::Cost& cost,
-                               std::span<const Traffic> traffic = {});
+                               std::span<const Traffic> traffic = {}, std::string_view bf16_dot = {});
 
 }  // namespace lignum::plan

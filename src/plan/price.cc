@@ -117,8 +117,8 @@ class Pricer {
         n.bytes = cost.wire;
         n.bound = timed.seconds > 0 ? hw::Bound::link : hw::Bound::none;
       } else {
-        LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e,
-                                node_time(spec_, share_, node.kind, site.site, cost, traffic));
+        LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e, node_time(spec_, share_, node.kind, site.site, cost,
+                                                                traffic, options_.bf16_dot));
         timed.seconds = e.seconds + dispatch_;
         n.bound = e.bound;
         n.bytes = cost.read + cost.write;
@@ -322,6 +322,7 @@ Result<Price> price(const Program& program, const ProgramOptions& made_with, con
                     const std::optional<hw::Topology>& topology) {
   PriceOptions options;
   options.threads = made_with.threads;
+  options.bf16_dot = made_with.bf16_dot;
   options.overlap = made_with.schedule.overlap;
   options.memory = &program.memory;
   options.topology = topology;

@@ -28,6 +28,9 @@ struct ProgramOptions {
   passes::Mesh mesh;
   passes::ScheduleOptions schedule;
   int threads = 1;  // of a rank's pool
+  // CPU: how bf16 dots are taken, as a specification names it; empty: the fastest way that it knows. Prices
+  // only.
+  std::string bf16_dot;
   Outputs outputs = Outputs::state;
   bool logits = false;       // grads and loss only
   int64_t vocab_tiling = 0;  // tiles of tokens in head and loss; see models::loss_tile

@@ -42,6 +42,7 @@ json state_to_json(const CheckpointState& s) {
           {"rows_consumed", s.rows_consumed},
           {"data", s.data},
           {"isa", s.isa},
+          {"bf16_dot", s.bf16_dot},
           {"mesh", mesh},
           {"init_weights_seed", s.init_weights_seed},
           {"data_shuffle_seed", s.data_shuffle_seed},
@@ -57,6 +58,7 @@ Result<CheckpointState> state_from_json(const json& j, const std::string& path) 
     s.rows_consumed = j.at("rows_consumed");
     s.data = j.at("data");
     s.isa = j.at("isa");
+    s.bf16_dot = j.value("bf16_dot", "fma");  // there was no other way once, nor a word of it
     for (const json& axis : j.at("mesh")) s.mesh.push_back({axis.at("name"), axis.at("size")});
     s.init_weights_seed = j.at("init_weights_seed");
     s.data_shuffle_seed = j.at("data_shuffle_seed");

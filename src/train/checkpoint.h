@@ -23,7 +23,7 @@ struct CheckpointState {
   int64_t step = 0;           // updates done
   int64_t rows_consumed = 0;  // where the stream of rows goes on
   std::string data;           // Rows::fingerprint
-  std::string isa;            // the kernels' choice
+  std::string isa, bf16_dot;  // the kernels' choice
   std::vector<passes::MeshAxis> mesh;
   int64_t init_weights_seed = 0, data_shuffle_seed = 0;
   std::string config;  // the run's configuration, as YAML

@@ -52,7 +52,7 @@ Result<EvalMetrics> Evaluator::run(int64_t step) {
 }
 
 Result<EvalMetrics> evaluate(const config::Config& config, const std::string& folder, int64_t step) {
-  LIGNUM_ASSIGN_OR_RETURN(const Setup setup, make_setup(config));
+  LIGNUM_ASSIGN_OR_RETURN(const Setup setup, make_setup(config, nullptr));
   LIGNUM_ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluation::make(config, setup));
   std::optional<ModelFiles> files;
   if (!folder.empty()) {

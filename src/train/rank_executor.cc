@@ -12,7 +12,7 @@ Result<std::unique_ptr<exec::Executor>> make_executor(const Setup& setup, const 
   e.mesh = &setup.step.mesh;
   e.transport = ranks.transport();
   e.parallel = &pool;
-  e.choice = setup.choice;
+  e.choice = setup.kernels.choice;
   e.overlap = setup.step.schedule.overlap;
   e.device_memory = budget;
   return exec::Executor::create(e);

@@ -162,7 +162,8 @@ class RankLoop {
     s.step = step_;
     s.rows_consumed = rows_consumed_;
     s.data = run_.data.rows().fingerprint();
-    s.isa = kernels::isa_name(run_.setup.choice.isa);
+    s.isa = kernels::isa_name(run_.setup.kernels.choice.isa);
+    s.bf16_dot = kernels::bf16_dot_name(run_.setup.kernels.choice.bf16_dot);
     s.mesh = run_.setup.step.mesh.axes;
     s.init_weights_seed = run_.config.integer("init_weights_seed");
     s.data_shuffle_seed = run_.config.integer("data_shuffle_seed");

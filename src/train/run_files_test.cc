@@ -71,7 +71,7 @@ TEST(Setup, MaskNamesWhatIsNotDecayed) {
   const auto config =
       config::Config::parse("model_name: lignum-tiny\n", "test", {"adamw_mask=[norm, lm_head]"});
   ASSERT_TRUE(config.ok()) << config.status().message();
-  const auto setup = make_setup(*config);
+  const auto setup = make_setup(*config, nullptr);
   ASSERT_TRUE(setup.ok()) << setup.status().message();
   const auto names = not_decayed(setup->model, setup->step.adamw);
   for (const std::string& name : names)

@@ -52,7 +52,7 @@ std::vector<std::string> not_decayed(const config::ModelConfig& model, const pas
   return names;
 }
 
-Result<Setup> make_setup(const config::Config& config) {
+Result<Setup> make_setup(const config::Config& config, const hw::Spec* spec) {
   if (config.text("target") != "cpu") {
     return user_error("target={}: training and evaluation run on the CPU's own kernels; set target=cpu",
                       config.text("target"));
@@ -67,9 +67,10 @@ Result<Setup> make_setup(const config::Config& config) {
                       s.ranks, comm::ThreadWorld::kMaxRanks);
   }
   LIGNUM_ASSIGN_OR_RETURN(s.threads, threads_of_a_rank(config, s.ranks));
-  LIGNUM_ASSIGN_OR_RETURN(s.choice, kernels::choose(kernels::isa_from_name(config.text("isa"))));
+  LIGNUM_ASSIGN_OR_RETURN(s.kernels, choose_kernels(config, spec));
   LIGNUM_ASSIGN_OR_RETURN(s.step, step_options(config, s.model, s.ranks));
   s.step.threads = s.threads;
+  s.step.bf16_dot = kernels::bf16_dot_name(s.kernels.choice.bf16_dot);
   s.batch = {config.rows_per_device(), s.step.shape.sequence, s.ranks, s.step.accumulation};
   s.schedule = LearningRateSchedule::from(config);
   return s;

@@ -6,9 +6,9 @@
 
 #include "config/config.h"
 #include "hw/spec.h"
-#include "kernels/isa.h"
 #include "plan/program.h"
 #include "train/data.h"
+#include "train/kernel_choice.h"
 #include "train/schedule.h"
 
 namespace lignum::train {
@@ -17,14 +17,15 @@ struct Setup {
   config::ModelConfig model;
   int64_t ranks = 1;
   int threads = 1;  // of a rank
-  kernels::Choice choice;
+  KernelChoice kernels;
   plan::ProgramOptions step;  // outputs = state
   BatchShape batch;
   LearningRateSchedule schedule;
 };
 
-// Reads every key that shapes a run; the errors name the key. Takes target=cpu only.
-Result<Setup> make_setup(const config::Config& config);
+// Reads every key that shapes a run; the errors name the key. Takes target=cpu only. spec: this machine's
+// calibration, for the choice of kernels; may be null.
+Result<Setup> make_setup(const config::Config& config, const hw::Spec* spec);
 
 // The options of a step over `ranks` ranks or devices of any target: plan::program_options with adamw_mask.
 Result<plan::ProgramOptions> step_options(const config::Config& config, const config::ModelConfig& model,

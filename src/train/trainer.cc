@@ -62,16 +62,10 @@ Status adopt(const Checkpoint& c, const config::Config& config, const TrainData&
     if (options.log) options.log(what + ": the bits will differ from an uninterrupted run's");
     return {};
   };
-  const std::string_view here = kernels::isa_name(setup.choice.isa);
-  if (c.state.isa != here) {
-    const auto saved = kernels::isa_from_name(c.state.isa);
-    const Result<kernels::Choice> again = saved ? kernels::choose(saved) : user_error("no such kernels");
-    if (config.text("isa") == "auto" && again.ok()) {
-      setup.choice = *again;
-    } else {
-      LIGNUM_RETURN_IF_ERROR(differs(fmt::format("written with {} kernels, now {}", c.state.isa, here)));
-    }
-  }
+  AdoptedKernels adopted = adopt_kernels(config, c.state.isa, c.state.bf16_dot, setup.kernels);
+  for (const std::string& what : adopted.differs) LIGNUM_RETURN_IF_ERROR(differs(what));
+  setup.kernels = std::move(adopted.kernels);
+  setup.step.bf16_dot = kernels::bf16_dot_name(setup.kernels.choice.bf16_dot);
   if (!same_mesh(c.state.mesh, setup.step.mesh.axes)) {
     return differs(fmt::format("written on a mesh of {}, now {}", mesh_text(c.state.mesh),
                                mesh_text(setup.step.mesh.axes)));
@@ -81,9 +75,8 @@ Status adopt(const Checkpoint& c, const config::Config& config, const TrainData&
 
 void log_start(const Run& run) {
   const Setup& s = run.setup;
-  run.log(fmt::format("run {}: {} parameters, {}, {} threads a rank, {} kernels", run.folder,
-                      s.model.parameters(), mesh_text(s.step.mesh.axes), s.threads,
-                      kernels::isa_name(s.choice.isa)));
+  run.log(fmt::format("run {}: {} parameters, {}, {} threads a rank, {}", run.folder, s.model.parameters(),
+                      mesh_text(s.step.mesh.axes), s.threads, describe(s.kernels)));
   run.log(fmt::format("{} rows of {} tokens a step; planned memory {} a rank", s.batch.global_rows(),
                       s.batch.seq, plan::bytes_text(static_cast<double>(run.program.memory.arena_bytes))));
   if (s.step.adamw.weight_decay > 0) {
@@ -151,7 +144,7 @@ nlohmann::ordered_json to_json(const TrainSummary& s) {
 }
 
 Result<TrainSummary> train(const config::Config& config, const TrainOptions& options) {
-  LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config));
+  LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config, options.spec));
   LIGNUM_ASSIGN_OR_RETURN(TrainData data, TrainData::open(config, setup.model.vocab_size, setup.batch));
   const std::string folder = run_folder(config);
   const bool checkpoints = config.boolean("enable_checkpointing");

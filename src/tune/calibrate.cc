@@ -56,6 +56,22 @@ constexpr std::array<GemmShape, 18> kGemms = {{
     {576, 576, 2048, true, false},
 }};
 
+// What products are measured in: f32, and bf16 in each way that goes with the kernels.
+struct DotKind {
+  DType dtype = DType::f32;
+  kernels::Choice choice;
+  std::string way() const { return std::string(kernels::bf16_dot_name(choice.bf16_dot)); }
+  std::string text() const {
+    return dtype == DType::bf16 ? fmt::format("bf16 {}", way()) : std::string(dtype_name(dtype));
+  }
+};
+std::vector<DotKind> dot_kinds(kernels::Isa isa) {
+  std::vector<DotKind> kinds = {{DType::f32, {isa}}};
+  for (const kernels::Bf16Dot dot : kernels::available_bf16_dots(isa))
+    kinds.push_back({DType::bf16, {isa, dot}});
+  return kinds;
+}
+
 struct AttentionShape {
   int64_t heads, seq, dim;
 };
@@ -94,7 +110,7 @@ struct Point {
 class Calibrator {
  public:
   Calibrator(const CalibrateOptions& options, hw::CpuMachine machine)
-      : options_(options), builder_("cpu", machine) {}
+      : options_(options), kinds_(dot_kinds(options.choice.isa)), builder_("cpu", machine) {}
 
   Status run() {
     LIGNUM_RETURN_IF_ERROR(start_pools());
@@ -232,9 +248,10 @@ class Calibrator {
 
   Status measure_gemms() {
     const double each =
-        kGemmShare * options_.seconds / static_cast<double>(kGemms.size() * 2 * pools_.size());
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      report(fmt::format("{} GEMM", dtype_name(dtype)));
+        kGemmShare * options_.seconds / static_cast<double>(kGemms.size() * kinds_.size() * pools_.size());
+    for (const DotKind& kind : kinds_) {
+      const DType dtype = kind.dtype;
+      report(fmt::format("{} GEMM", kind.text()));
       for (const GemmShape& s : kGemms) {
         // Some ten FLOPs a nanosecond, on any machine with vectors.
         if (!affordable(0.2 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k),
@@ -260,16 +277,17 @@ class Calibrator {
           const int threads = pool->threads();
           buffers.push_back(std::make_unique<ops::Buffer>(kernels::gemm_workspace(g, threads), 0));
           points.push_back(
-              {fmt::format("{} GEMM {} x {} x {}, {} threads", dtype_name(dtype), s.m, s.n, s.k, threads),
-               threads,
-               [this, g, a, b, c, w = buffers.back()->data(), p = pool.get()] {
-                 kernels::gemm(options_.choice, g, a, b, c, w, *p);
+              {fmt::format("{} GEMM {} x {} x {}, {} threads", kind.text(), s.m, s.n, s.k, threads), threads,
+               [choice = kind.choice, g, a, b, c, w = buffers.back()->data(), p = pool.get()] {
+                 kernels::gemm(choice, g, a, b, c, w, *p);
                },
-               [this, g, threads](const Measurement& m) { builder_.gemm(g.a, threads, g.m, g.n, g.k, m); }});
+               [this, g, threads, way = kind.way()](const Measurement& m) {
+                 builder_.gemm(g.a, threads, g.m, g.n, g.k, m, way);
+               }});
         }
         measure_group(std::move(points), each, &s == kGemms.data());
       }
-      done_ += kGemmShare / 2;
+      done_ += kGemmShare / static_cast<double>(kinds_.size());
     }
     return {};
   }
@@ -317,10 +335,10 @@ class Calibrator {
   }
 
   Status measure_attention() {
-    const double each =
-        kAttentionShare * options_.seconds / static_cast<double>(kAttentions.size() * 4 * pools_.size());
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      report(fmt::format("{} attention", dtype_name(dtype)));
+    const double each = kAttentionShare * options_.seconds /
+                        static_cast<double>(kAttentions.size() * 2 * kinds_.size() * pools_.size());
+    for (const DotKind& kind : kinds_) {
+      report(fmt::format("{} attention", kind.text()));
       for (const AttentionShape& s : kAttentions) {
         const double flops =
             hw::attention_flops(hw::AttentionPass::backward, 1, static_cast<double>(s.heads),
@@ -328,16 +346,17 @@ class Calibrator {
         if (!affordable(0.1 * flops, each)) continue;
         std::vector<std::unique_ptr<ops::Buffer>> buffers;
         std::vector<Point> points;
-        LIGNUM_RETURN_IF_ERROR(add_attention(dtype, s, buffers, points));
+        LIGNUM_RETURN_IF_ERROR(add_attention(kind, s, buffers, points));
         measure_group(std::move(points), each, &s == kAttentions.data());
       }
-      done_ += kAttentionShare / 2;
+      done_ += kAttentionShare / static_cast<double>(kinds_.size());
     }
     return {};
   }
 
-  Status add_attention(DType dtype, const AttentionShape& s,
+  Status add_attention(const DotKind& kind, const AttentionShape& s,
                        std::vector<std::unique_ptr<ops::Buffer>>& buffers, std::vector<Point>& points) {
+    const DType dtype = kind.dtype;
     kernels::Attention a;
     a.seq = s.seq;
     a.heads = a.kv_heads = s.heads;
@@ -351,10 +370,11 @@ class Calibrator {
     for (const auto& pool : pools_) {
       const int threads = pool->threads();
       const auto add = [&](hw::AttentionPass pass, const char* name, std::function<void()> call) {
-        points.push_back({fmt::format("{} attention {}, {} heads, {} x {}, {} threads", dtype_name(dtype),
-                                      name, s.heads, s.seq, s.dim, threads),
-                          threads, std::move(call), [this, pass, dtype, s, threads](const Measurement& m) {
-                            builder_.attention(pass, dtype, threads, 1, s.heads, s.seq, s.dim, m);
+        points.push_back({fmt::format("{} attention {}, {} heads, {} x {}, {} threads", kind.text(), name,
+                                      s.heads, s.seq, s.dim, threads),
+                          threads, std::move(call),
+                          [this, pass, dtype, s, threads, way = kind.way()](const Measurement& m) {
+                            builder_.attention(pass, dtype, threads, 1, s.heads, s.seq, s.dim, m, way);
                           }});
       };
       buffers.push_back(std::make_unique<ops::Buffer>(
@@ -362,12 +382,11 @@ class Calibrator {
           0));
       void* w = buffers.back()->data();
       exec::ThreadPool* p = pool.get();
-      add(hw::AttentionPass::forward, "forward", [this, a, t, lse, w, p] {
-        kernels::attention(options_.choice, a, t[0], t[1], t[2], t[3], lse, w, *p);
+      add(hw::AttentionPass::forward, "forward", [choice = kind.choice, a, t, lse, w, p] {
+        kernels::attention(choice, a, t[0], t[1], t[2], t[3], lse, w, *p);
       });
-      add(hw::AttentionPass::backward, "backward", [this, a, t, lse, w, p] {
-        kernels::attention_grad(options_.choice, a, t[4], t[0], t[1], t[2], t[3], lse, t[5], t[6], t[7], w,
-                                *p);
+      add(hw::AttentionPass::backward, "backward", [choice = kind.choice, a, t, lse, w, p] {
+        kernels::attention_grad(choice, a, t[4], t[0], t[1], t[2], t[3], lse, t[5], t[6], t[7], w, *p);
       });
     }
     return {};
@@ -406,6 +425,7 @@ class Calibrator {
   }
 
   const CalibrateOptions& options_;
+  const std::vector<DotKind> kinds_;
   hw::CpuSpecBuilder builder_;
   std::vector<std::unique_ptr<exec::ThreadPool>> pools_;
   std::vector<double> dispatch_;  // by threads

@@ -3,8 +3,9 @@
 //
 // Every point is the time of one call with a node's fixed cost (dispatch) taken off, since the planner adds
 // that once a node. Samples are taken in turn, their median counts, as a run's median step is what a plan is
-// held against. Row ops are found by going through all ops and their bench cases, in f32 and bf16 and
-// at several sizes: no list here names ops.
+// held against. Products of bf16 are measured in each way that goes with the kernels: which one is fastest is
+// what a run of bf16 starts with. Row ops are found by going through all ops and their bench cases, in f32
+// and bf16 and at several sizes: no list here names ops.
 #pragma once
 
 #include <functional>

@@ -136,12 +136,23 @@ Result<Measured> measure(const Run& run, const plan::Program& program, const pas
   return measured;
 }
 
+// The way of bf16 dots that the specification found fastest.
+kernels::Bf16Dot dot_of(const hw::Spec& spec) {
+  std::vector<kernels::Bf16Rate> rates;
+  for (const hw::DotRate& r : spec.curves().dot_rates(DType::bf16)) {
+    if (const auto dot = kernels::bf16_dot_from_name(r.way)) rates.push_back({*dot, r.flops});
+  }
+  return rates.empty() ? kernels::Bf16Dot::fma : kernels::fastest_bf16_dot(rates);
+}
+
 Status compare(const Run& run, const hw::Spec& spec, kernels::Choice choice, double seconds) {
   plan::ProgramOptions made_with;
   made_with.model = run.model;
   made_with.shape = {run.rows, run.sequence, run.dtype};
   made_with.mesh.axes = {{"data", 1}, {"fsdp", run.ranks}};
   made_with.threads = run.threads;
+  choice.bf16_dot = dot_of(spec);
+  made_with.bf16_dot = kernels::bf16_dot_name(choice.bf16_dot);
   LIGNUM_ASSIGN_OR_RETURN(made_with.remat, passes::remat_policy("minimal"));
   LIGNUM_ASSIGN_OR_RETURN(const plan::Program program, plan::make_program(made_with));
   LIGNUM_ASSIGN_OR_RETURN(const plan::Price price, plan::price(program, made_with, spec));
