@@ -3,7 +3,6 @@
 //   kernels_bench [isa] [seconds a shape]
 
 #include <fmt/core.h>
-#include <immintrin.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/fma_probe.h"
 #include "kernels/gemm.h"
 
 namespace lignum::kernels {
@@ -90,43 +90,6 @@ class Pool final : public Parallel {
   bool stop_ = false;
 };
 
-// Independent chains of fused multiply-adds in registers; returns floating-point operations.
-constexpr int64_t kProbeSteps = 400000;
-[[gnu::target("avx512f"), gnu::noinline]] double probe_avx512() {
-  __m512 s[16];
-  for (auto& x : s) x = _mm512_set1_ps(1.0f);
-  __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
-  for (int64_t i = 0; i < kProbeSteps; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j) s[j] = _mm512_fmadd_ps(s[j], a, b);
-    asm volatile("" : "+x"(a), "+x"(b));
-  }
-  for (auto& x : s) asm volatile("" : "+x"(x));
-  return kProbeSteps * 16.0 * 16 * 2;
-}
-[[gnu::target("avx2,fma"), gnu::noinline]] double probe_avx2() {
-  __m256 s[12];
-  for (auto& x : s) x = _mm256_set1_ps(1.0f);
-  __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
-  for (int64_t i = 0; i < kProbeSteps; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < 12; ++j) s[j] = _mm256_fmadd_ps(s[j], a, b);
-    asm volatile("" : "+x"(a), "+x"(b));
-  }
-  for (auto& x : s) asm volatile("" : "+x"(x));
-  return kProbeSteps * 12.0 * 8 * 2;
-}
-
-double probe(Isa isa, Parallel& pool) {
-  const double begin = now();
-  std::vector<double> flops(pool.threads());
-  pool.run(pool.threads(),
-           [&](int64_t t, int) { flops[t] = isa == Isa::avx512 ? probe_avx512() : probe_avx2(); });
-  double sum = 0;
-  for (double f : flops) sum += f;
-  return sum / (now() - begin);
-}
-
 struct Shape {
   int64_t m, n, k;
   const char* layout;  // "NN", "NT": B stored [n, k], "TN": A stored [k, m]
@@ -169,7 +132,7 @@ Rate measure(Isa isa, Parallel& pool, double seconds, double flops, FunctionRef<
   fn();
   const double end = now() + seconds;
   do {
-    best.roof = std::max(best.roof, probe(isa, pool) * 1e-9);
+    best.roof = std::max(best.roof, probe_fma(isa, pool) * 1e-9);
     const double begin = now();
     fn();
     best.gflops = std::max(best.gflops, flops / (now() - begin) * 1e-9);
