@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/fma_probe.h"
 #include "kernels/gemm.h"
 
 namespace lignum::kernels {
@@ -91,33 +92,8 @@ class Pool final : public Parallel {
   bool stop_ = false;
 };
 
-// Independent chains of fused multiply-adds in registers; returns floating-point operations.
+// Independent chains in registers; returns floating-point operations.
 constexpr int64_t kProbeSteps = 400000;
-[[gnu::target("avx512f"), gnu::noinline]] double probe_avx512() {
-  __m512 s[16];
-  for (auto& x : s) x = _mm512_set1_ps(1.0f);
-  __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
-  for (int64_t i = 0; i < kProbeSteps; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j) s[j] = _mm512_fmadd_ps(s[j], a, b);
-    asm volatile("" : "+x"(a), "+x"(b));
-  }
-  for (auto& x : s) asm volatile("" : "+x"(x));
-  return kProbeSteps * 16.0 * 16 * 2;
-}
-[[gnu::target("avx2,fma"), gnu::noinline]] double probe_avx2() {
-  __m256 s[12];
-  for (auto& x : s) x = _mm256_set1_ps(1.0f);
-  __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
-  for (int64_t i = 0; i < kProbeSteps; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < 12; ++j) s[j] = _mm256_fmadd_ps(s[j], a, b);
-    asm volatile("" : "+x"(a), "+x"(b));
-  }
-  for (auto& x : s) asm volatile("" : "+x"(x));
-  return kProbeSteps * 12.0 * 8 * 2;
-}
-
 [[gnu::target("avx512f,avx512bf16"), gnu::noinline]] double probe_vdpbf16ps() {
   __m512 s[16];
   for (auto& x : s) x = _mm512_set1_ps(1.0f);
@@ -160,13 +136,11 @@ constexpr int64_t kProbeSteps = 400000;
 }
 
 double probe(Choice choice, Parallel& pool) {
+  if (choice.bf16_dot == Bf16Dot::fma) return probe_fma(choice.isa, pool);
   const double begin = now();
   std::vector<double> flops(pool.threads());
   pool.run(pool.threads(), [&](int64_t t, int) {
-    flops[t] = choice.bf16_dot == Bf16Dot::amx         ? probe_amx()
-               : choice.bf16_dot == Bf16Dot::vdpbf16ps ? probe_vdpbf16ps()
-               : choice.isa == Isa::avx512             ? probe_avx512()
-                                                       : probe_avx2();
+    flops[t] = choice.bf16_dot == Bf16Dot::amx ? probe_amx() : probe_vdpbf16ps();
   });
   double sum = 0;
   for (double f : flops) sum += f;
