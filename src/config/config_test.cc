@@ -127,7 +127,7 @@ TEST(Config, ValuesAreTypedAndInRange) {
            Bad{"enable_checkpointing=1", "enable_checkpointing=1: expected true or false"},
            Bad{"enable_checkpointing=on", "enable_checkpointing=on: expected true or false"},
            Bad{"overlap=true", "overlap=true: expected one of on, off"},
-           Bad{"remat_policy=some", "remat_policy=some: expected one of none, full, minimal"},
+           Bad{"remat_policy=some", "remat_policy=some: expected one of none, full, minimal, minimal_with_context"},
            Bad{"dtype=float16", "dtype=float16: expected one of float32, bfloat16"},
            Bad{"opt_type=sgd", "opt_type=sgd: expected adamw"},
            Bad{"device_memory=8GB", "device_memory=8GB: expected whole bytes"},

@@ -96,7 +96,9 @@ std::vector<Row> maxtext_rows() {
           "num_vocab_tiling", 0, 1 << 20,
           "tiles of a rank's tokens whose logits are held one after the other; 1: all at once; 0: up to 8")
           .ours("0"),
-      text("remat_policy", "what the backward pass recomputes").of({"none", "full", "minimal"}),
+      text("remat_policy", "what the backward pass recomputes")
+          .of({"none", "full", "minimal", "minimal_with_context", "save_dot_with_context_except_mlp",
+               "save_dot_except_mlpwi", "save_dot_except_mlp", "save_qkv_proj", "save_out_proj"}),
       text("dtype", "of operands and activations").of({"float32", "bfloat16"}).ours("float32"),
       text("weight_dtype", "of the master weights").of({"float32"}),
       text("attention", "the attention kernel; autoselected takes dot_product")

@@ -286,7 +286,7 @@ void RowKernels::cross_entropy_grad(int64_t n, int64_t vocab, In logits, const i
 }
 
 void RowKernels::cross_entropy_tile(int64_t n, int64_t vocab, const float* logits, const int32_t* labels,
-                                    double* losses, Out dlogits, Parallel& parallel) const {
+                                    double* losses, Out dlogits, int64_t stride, Parallel& parallel) const {
   const auto loss = table_.cross_entropy[kF32];
   const auto gradient = table_.cross_entropy_grad[kF32][edge(dlogits.type)];
   parallel.run(blocks_of(n, kLossBlock), [&](int64_t block, int) {
@@ -297,7 +297,7 @@ void RowKernels::cross_entropy_tile(int64_t n, int64_t vocab, const float* logit
       sum += loss(0, 1, vocab, x, labels + row, &lse);
       if (dlogits.data == nullptr) continue;
       gradient(0, 1, vocab, x, labels + row, &lse, 1.0f,
-               static_cast<char*>(dlogits.data) + row * vocab * dtype_size(dlogits.type));
+               static_cast<char*>(dlogits.data) + row * stride * dtype_size(dlogits.type));
     }
     losses[block] = sum;
   });

@@ -168,10 +168,10 @@ class RowKernels {
                           float dloss, Out dlogits, Parallel&) const;
   // Both of one tile of rows, each row's while it is in the cache: losses[b] = the loss of block b of
   // kLossBlock rows, in double (added up in order they are cross_entropy's sum, before it is rounded), and
-  // the gradient with dloss = 1 unless dlogits is null. f32 logits; dlogits f32, also in place, or bf16.
-  // Labels were checked before.
+  // the gradient with dloss = 1 unless dlogits is null. f32 logits; dlogits f32 or bf16, its rows `stride`
+  // elements apart; each may begin where the row of logits does. Labels were checked before.
   void cross_entropy_tile(int64_t n, int64_t vocab, const float* logits, const int32_t* labels,
-                          double* losses, Out dlogits, Parallel&) const;
+                          double* losses, Out dlogits, int64_t stride, Parallel&) const;
   // The number of labels that are not ignored; a user error (row and value named) for one outside [0, vocab).
   static Result<int64_t> count_labels(int64_t n, const int32_t* labels, int64_t vocab);
 

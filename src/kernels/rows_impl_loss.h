@@ -40,8 +40,18 @@ void cross_entropy_grad(int64_t begin, int64_t end, int64_t vocab, const void* l
     }
     const float lse = lses[row];
     const float at_label = (exp_of(load(x, label) - lse) - 1.0f) * dloss;
-    LIGNUM_IN_PLACE
-    for (int64_t i = 0; i < vocab; ++i) store(dx, i, exp_of(load(x, i) - lse) * dloss);
+    if constexpr (sizeof(T) == sizeof(D)) {
+      LIGNUM_IN_PLACE
+      for (int64_t i = 0; i < vocab; ++i) store(dx, i, exp_of(load(x, i) - lse) * dloss);
+    } else {  // dx may begin where x does: a chunk is read before what stands in its place is written
+      constexpr int64_t kChunk = 256;
+      for (int64_t first = 0; first < vocab; first += kChunk) {
+        const int64_t width = vocab - first < kChunk ? vocab - first : kChunk;
+        float d[kChunk];
+        for (int64_t i = 0; i < width; ++i) d[i] = exp_of(load(x, first + i) - lse) * dloss;
+        for (int64_t i = 0; i < width; ++i) store(dx, first + i, d[i]);
+      }
+    }
     store(dx, label, at_label);
   }
 }

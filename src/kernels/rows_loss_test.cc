@@ -137,7 +137,8 @@ TEST(CrossEntropy, TilesHaveTheBitsOfTheWhole) {
       for (int64_t row = 0; row < n; row += tile)
         kernels.cross_entropy_tile(std::min(tile, n - row), vocab, logits.as<float>() + row * vocab,
                                    labels.as<int32_t>() + row, losses.data() + row / kLossBlock,
-                                   {type, gradient.as<char>() + row * vocab * dtype_size(type)}, parallel);
+                                   {type, gradient.as<char>() + row * vocab * dtype_size(type)}, vocab,
+                                   parallel);
       kernels.convert(n * vocab, whole.in(), rounded.out(), parallel);
       EXPECT_EQ(std::memcmp(gradient.data(), rounded.data(), static_cast<size_t>(rounded.bytes())), 0);
       double sum = 0;
@@ -146,16 +147,27 @@ TEST(CrossEntropy, TilesHaveTheBitsOfTheWhole) {
       gradient.append_to(bits);
       // The loss alone.
       kernels.cross_entropy_tile(tile, vocab, logits.as<float>(), labels.as<int32_t>(), losses.data(),
-                                 {type, nullptr}, parallel);
+                                 {type, nullptr}, vocab, parallel);
     }
     return bits;
   });
-  Buffer in_place(DType::f32, n * vocab);
-  std::memcpy(in_place.data(), logits.data(), static_cast<size_t>(logits.bytes()));
-  std::vector<double> losses(n);
-  k.cross_entropy_tile(n, vocab, in_place.as<float>(), labels.as<int32_t>(), losses.data(), in_place.out(),
-                       serial);
-  EXPECT_EQ(std::memcmp(in_place.data(), whole.data(), static_cast<size_t>(whole.bytes())), 0);
+  // In place, bf16 rows at the beginning of f32 ones.
+  for (Isa isa : available_isas()) {
+    for (DType type : kEdges) {
+      Buffer in_place(DType::f32, n * vocab), rounded(type, n * vocab);
+      std::memcpy(in_place.data(), logits.data(), static_cast<size_t>(logits.bytes()));
+      std::vector<double> losses(n);
+      row_kernels({isa}).cross_entropy_tile(n, vocab, in_place.as<float>(), labels.as<int32_t>(),
+                                            losses.data(), {type, in_place.data()},
+                                            vocab * 4 / dtype_size(type), serial);
+      k.convert(n * vocab, whole.in(), rounded.out(), serial);
+      const int64_t bytes = vocab * dtype_size(type);
+      for (int64_t row = 0; row < n; ++row)
+        EXPECT_EQ(std::memcmp(in_place.as<char>() + row * vocab * 4, rounded.as<char>() + row * bytes,
+                              static_cast<size_t>(bytes)),
+                  0);
+    }
+  }
 }
 
 TEST(CrossEntropy, AllIgnored) {

@@ -51,6 +51,27 @@ struct Live {
   int64_t copies = 1;  // buffers used in turn
 };
 
+// The least distance from `low`'s place to `high`'s at which no byte of both lives at once. Of stacks that
+// one loop reads (rows of r bytes) and writes (w bytes), iteration by iteration: reversed, when row i is
+// written, rows 0..i of the other still live, so high + i w >= low + (i + 1) r for each i; forward it is the
+// mirror image.
+int64_t distance(const Allocation& low, const Allocation& high) {
+  const auto loop = [](const RowLife& written, const RowLife& read, bool reversed) {
+    return written.loop >= 0 && written.loop == read.loop && written.reversed == reversed;
+  };
+  const auto shifted = [](const RowLife& l, const RowLife& h) {
+    return l.row_bytes + (l.rows - 1) * std::max<int64_t>(0, l.row_bytes - h.row_bytes);
+  };
+  if (loop(high.written, low.read, true)) return shifted(low.read, high.written);
+  if (loop(low.written, high.read, false)) return shifted(low.written, high.read);
+  return low.bytes;
+}
+
+// Bytes that one stack has in the place of another.
+int64_t shared_bytes(const Allocation& a, const Allocation& b) {
+  return std::max<int64_t>(0, std::min(a.base + a.bytes, b.base + b.bytes) - std::max(a.base, b.base));
+}
+
 // One graph's buffers. measure() finds what lives when and packs it; lay_out() then gives absolute places,
 // once the frame's own base and the places of its params (and of the rows that its stacked outputs fill) are
 // known.
@@ -238,6 +259,7 @@ class Frame {
         l.allocation.first = 0;
         l.allocation.last = end();
       }
+      if (l.copies == 1) find_rows(v, l.allocation);
       live_.push_back(std::move(l));
     }
     for (const auto& [id, at] : slot_) {
@@ -259,27 +281,114 @@ class Frame {
     }
   }
 
-  // Largest first, each at the lowest offset where nothing that lives at the same time is.
-  void pack() {
-    std::vector<Allocation*> order;
-    for (Live& l : live_) order.push_back(&l.allocation);
-    // Equal sizes in the order of live_, whose elements lie in one array.
-    std::sort(order.begin(), order.end(), [](const Allocation* a, const Allocation* b) {
-      return std::pair(-a->bytes, a) < std::pair(-b->bytes, b);
-    });
-    for (size_t k = 0; k < order.size(); ++k) {
-      Allocation& mine = *order[k];
-      std::vector<std::pair<int64_t, int64_t>> taken;
-      for (size_t j = 0; j < k; ++j)
-        if (order[j]->first <= mine.last && mine.first <= order[j]->last)
-          taken.emplace_back(order[j]->base, order[j]->base + order[j]->bytes);
-      std::sort(taken.begin(), taken.end());
-      for (const auto& [begin, finish] : taken) {
-        if (mine.base + mine.bytes <= begin) break;
-        mine.base = std::max(mine.base, finish);
-      }
-      size_ = std::max(size_, mine.base + mine.bytes);
+  // Whether v, alone in its buffer, is a stack that a loop writes row by row, or one that a loop reads so.
+  void find_rows(Value v, Allocation& a) const {
+    if (std::any_of(merged_.begin(), merged_.end(), [&](const auto& m) { return owner(m.first) == v; }))
+      return;
+    const auto life = [&](int32_t loop) {
+      const ir::Scan s = ir::scan_of(g_.node(loop));
+      return RowLife{loop, s.trip, g_.type(v).bytes() / std::max<int64_t>(1, s.trip), s.reversed};
+    };
+    if (g_.node(v).kind == "scan" && v.index >= ir::scan_of(g_.node(v)).carry) a.written = life(v.node);
+    if (a.last >= end()) return;
+    const int32_t reader = s_.order[static_cast<size_t>(a.last)].node;
+    const Node& n = g_.node(reader);
+    if (n.kind != "scan") return;
+    const ir::Scan s = ir::scan_of(n);
+    for (int64_t i = 0; i < static_cast<int64_t>(n.inputs.size()); ++i)
+      if (root(n.inputs[static_cast<size_t>(i)]) == v && (i < s.carry || i >= s.carry + s.sliced)) return;
+    if (times_read(n, v) > 0) a.read = life(reader);
+  }
+
+  // Buffers that are placed as one: a stack that a loop writes, in the place of one that it reads.
+  struct Piece {
+    Allocation* allocation;
+    int64_t offset;  // from the unit's base
+  };
+  struct Unit {
+    std::vector<Piece> pieces;
+    int64_t bytes = 0;
+    int64_t slots() const {
+      int64_t n = 0;
+      for (const Piece& p : pieces) n += p.allocation->last - p.allocation->first + 1;
+      return n;
     }
+  };
+  // Each stack that is written, largest first, goes with the stack that then grows least.
+  std::vector<Unit> make_units() {
+    std::vector<Unit> units;
+    std::vector<Allocation*> written;
+    for (Live& l : live_) {
+      if (l.allocation.written.loop >= 0) {
+        written.push_back(&l.allocation);
+      } else {
+        units.push_back({{{&l.allocation, 0}}, l.allocation.bytes});
+      }
+    }
+    std::stable_sort(written.begin(), written.end(),
+                     [](const Allocation* a, const Allocation* b) { return a->bytes > b->bytes; });
+    for (Allocation* w : written) {
+      Unit* best = nullptr;
+      std::pair<int64_t, int64_t> least{w->bytes, 0};  // growth, bytes
+      for (Unit& u : units) {
+        const Allocation& read = *u.pieces[0].allocation;
+        if (u.pieces.size() > 1 || read.read.loop != w->written.loop || !w->written.reversed) continue;
+        const int64_t together = std::max(u.bytes, distance(read, *w) + w->bytes);
+        if (const std::pair cost{together - u.bytes, u.bytes}; cost < least) {
+          least = cost;
+          best = &u;
+        }
+      }
+      if (best == nullptr) {
+        units.push_back({{{w, 0}}, w->bytes});
+      } else {
+        best->pieces.push_back({w, distance(*best->pieces[0].allocation, *w)});
+        best->bytes += least.first;
+      }
+    }
+    return units;
+  }
+
+  // Each unit in turn at the lowest offset where nothing that lives at the same time is; returns the size.
+  static int64_t place(const std::vector<Unit>& units) {
+    int64_t size = 0;
+    std::vector<const Allocation*> placed;
+    for (const Unit& u : units) {
+      // Where the unit may not begin: above first and below second.
+      std::vector<std::pair<int64_t, int64_t>> taken;
+      for (const Piece& p : u.pieces) {
+        const Allocation& mine = *p.allocation;
+        for (const Allocation* other : placed)
+          if (other->first <= mine.last && mine.first <= other->last)
+            taken.emplace_back(other->base - distance(mine, *other) - p.offset,
+                               other->base + distance(*other, mine) - p.offset);
+      }
+      std::sort(taken.begin(), taken.end());
+      int64_t base = 0;
+      for (const auto& [below, above] : taken) {
+        if (base <= below) break;
+        base = std::max(base, above);
+      }
+      for (const Piece& p : u.pieces) {
+        p.allocation->base = base + p.offset;
+        placed.push_back(p.allocation);
+      }
+      size = std::max(size, base + u.bytes);
+    }
+    return size;
+  }
+
+  // Largest first, or those that hold the most bytes for the longest: what takes less.
+  void pack() {
+    std::vector<Unit> by_bytes = make_units();
+    std::stable_sort(by_bytes.begin(), by_bytes.end(),
+                     [](const Unit& a, const Unit& b) { return a.bytes > b.bytes; });
+    std::vector<Unit> by_area = by_bytes;
+    std::stable_sort(by_area.begin(), by_area.end(),
+                     [](const Unit& a, const Unit& b) { return a.bytes * a.slots() > b.bytes * b.slots(); });
+    const int64_t area = place(by_area);
+    size_ = place(by_bytes);
+    if (area < size_) size_ = place(by_area);
   }
 
   // What is in use at the fullest slot, by part; a loop counts as its own fullest moment.
@@ -290,10 +399,16 @@ class Frame {
       int64_t sum = 0;
       for (const Live& l : live_) {
         if (l.allocation.first > at || at > l.allocation.last) continue;
-        sum += l.allocation.bytes;
+        // A stack in the place of those that its loop has read counts for what is beside them.
+        int64_t bytes = l.allocation.bytes;
+        for (const Live& other : live_)
+          if (l.allocation.written.loop >= 0 && other.allocation.read.loop == l.allocation.written.loop &&
+              slot_.at(l.allocation.written.loop) == at)
+            bytes -= shared_bytes(l.allocation, other.allocation);
+        sum += bytes;
         const auto body = bodies_.find(l.node);
         if (body == bodies_.end()) {
-          by[l.allocation.part] += l.allocation.bytes;
+          by[l.allocation.part] += bytes;
         } else {
           for (const MemoryPart& p : body->second.parts()) by[p.name] += p.bytes;
         }
@@ -389,6 +504,22 @@ MemoryPlan plan_memory(const Scheduled& step, int threads) {
   return plan;
 }
 
+// Iteration by iteration: the rows that are written against those that are still to be read. The two must
+// live together in that one loop alone.
+static bool rows_apart(const Allocation& written, const Allocation& read) {
+  const RowLife &w = written.written, &r = read.read;
+  if (w.loop < 0 || w.loop != r.loop || written.first != read.last) return false;
+  for (int64_t i = 0; i < w.rows; ++i) {
+    // Row i is written and row i still read; towards the end of the loop's way lie the rows to be read.
+    const int64_t first_written = w.reversed ? i : 0, last_written = w.reversed ? w.rows - 1 : i;
+    const int64_t first_read = w.reversed ? 0 : i, last_read = w.reversed ? i : w.rows - 1;
+    if (written.base + first_written * w.row_bytes < read.base + (last_read + 1) * r.row_bytes &&
+        read.base + first_read * r.row_bytes < written.base + (last_written + 1) * w.row_bytes)
+      return false;
+  }
+  return true;
+}
+
 Status verify_memory(const Scheduled& step, const MemoryPlan& plan) {
   for (size_t i = 0; i < plan.allocations.size(); ++i) {
     const Allocation& a = plan.allocations[i];
@@ -398,7 +529,7 @@ Status verify_memory(const Scheduled& step, const MemoryPlan& plan) {
     for (size_t j = 0; j < i; ++j) {
       const Allocation& b = plan.allocations[j];
       const bool together = a.frame == b.frame && a.first <= b.last && b.first <= a.last;
-      if (together && a.base < b.base + b.bytes && b.base < a.base + a.bytes)
+      if (together && shared_bytes(a, b) > 0 && !rows_apart(a, b) && !rows_apart(b, a))
         return internal_error("{} and {} overlap at {}", a.what, b.what, std::max(a.base, b.base));
     }
   }

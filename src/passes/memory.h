@@ -46,12 +46,20 @@ struct MemoryPart {
   std::string name;
   int64_t bytes = 0;
 };
+// A stack that a loop writes, or reads for the last time, a row an iteration: the rows that live change
+// during the loop. A stack that is written may take the place of one that is read, row after row.
+struct RowLife {
+  int32_t loop = -1;  // the scan node, -1: lives as a whole
+  int64_t rows = 0, row_bytes = 0;
+  bool reversed = false;  // from the last row to the first
+};
 struct Allocation {
   std::string part, what;  // what: module path and kind of the value
   int64_t base = 0, bytes = 0;
   int64_t first = 0, last = 0;  // slots of its graph during which it lives, ends included
   int32_t frame =
       0;  // the graph: 0 the outermost, then its loops' bodies; a body's lie inside one of its parent's
+  RowLife written, read;
 };
 
 struct MemoryPlan {
@@ -68,8 +76,8 @@ struct MemoryPlan {
 // threads: of the rank's pool; kernels' workspaces depend on it, no bits do.
 MemoryPlan plan_memory(const Scheduled& step, int threads);
 
-// No two buffers that live at once overlap; views and copies are consistent. For tests and after every
-// planning.
+// No two buffers, or rows of stacks, that live at once overlap; views and copies are consistent. For tests
+// and after every planning.
 Status verify_memory(const Scheduled& step, const MemoryPlan& plan);
 
 }  // namespace lignum::passes

@@ -221,13 +221,30 @@ class Rebuild {
 }  // namespace
 
 Result<RematPolicy> remat_policy(std::string_view name) {
+  using Names = decltype(RematPolicy::saved);
+  const Names qkv = {"query_proj", "key_proj", "value_proj", "kv_proj", "qkv_proj"};
+  const auto with = [](Names names, const Names& more) {
+    names.insert(more.begin(), more.end());
+    return names;
+  };
+  const Names dots = with(qkv, {"out_proj", "mlpwi_0", "mlpwi_1", "mlpwi", "mlpwo"});
+  const std::pair<std::string_view, Names> policies[] = {
+      {"full", {}},
+      {"minimal", dots},
+      {"minimal_with_context", with(dots, {"context"})},
+      {"save_dot_with_context_except_mlp", with(qkv, {"context", "out_proj"})},
+      {"save_dot_except_mlpwi", with(qkv, {"out_proj", "mlpwo"})},
+      {"save_dot_except_mlp", with(qkv, {"out_proj"})},
+      {"save_qkv_proj", qkv},
+      {"save_out_proj", {"out_proj"}},
+  };
   if (name == "none") return RematPolicy{true, {}};
-  if (name == "full") return RematPolicy{false, {}};
-  if (name == "minimal")
-    return RematPolicy{false,
-                       {"query_proj", "key_proj", "value_proj", "kv_proj", "qkv_proj", "out_proj", "mlpwi_0",
-                        "mlpwi_1", "mlpwi", "mlpwo"}};
-  return user_error("remat_policy={}: none, minimal and full are implemented", name);
+  std::string known = "none";
+  for (const auto& [policy, saved] : policies) {
+    if (policy == name) return RematPolicy{false, saved};
+    known += fmt::format(", {}", policy);
+  }
+  return user_error("remat_policy={}: {} are implemented", name, known);
 }
 
 Graph remat(const Graph& step, const RematPolicy& policy) {

@@ -102,8 +102,9 @@ struct Plan {
   int64_t tokens, width, vocab, tile;
   bool gradients;
   DType dtype;
-  // Bytes from the workspace's start.
-  int64_t dlogits, sum, losses, scratch, gemm;
+  // The logits, and over them dlogits: rows of that many elements, narrow ones at the beginning of f32 ones.
+  int64_t dlogits_stride;
+  int64_t sum, losses, scratch;  // bytes from the workspace's start
 
   explicit Plan(const Site& s)
       : tokens(product(s.in[2].dims)),
@@ -112,12 +113,11 @@ struct Plan {
         tile(std::min(tokens, s.attrs.get<int64_t>("tile"))),
         gradients(s.attrs.get<bool>("gradients")),
         dtype(s.in[0].dtype) {
-    const bool narrow = gradients && dtype != DType::f32;  // f32: dlogits over the logits, the sum in dweight
-    dlogits = narrow ? aligned(tile * vocab * 4) : 0;
-    sum = dlogits + aligned(tile * vocab * (narrow ? 2 : 4));
+    const bool narrow = gradients && dtype != DType::f32;  // f32: the sum is dweight itself
+    sum = aligned(tile * vocab * 4);
+    dlogits_stride = narrow ? 2 * vocab : vocab;
     losses = sum + (narrow && tokens > tile ? aligned(vocab * width * 4) : 0);
     scratch = losses + aligned((tokens + kernels::kLossBlock) / kernels::kLossBlock * 8);
-    gemm = scratch;
   }
 
   kernels::Gemm make_logits(int64_t rows) const {
@@ -139,7 +139,7 @@ struct Plan {
             .a = dtype,
             .b = dtype,
             .c = dtype,
-            .lda = vocab,
+            .lda = dlogits_stride,
             .ldb = width,
             .ldc = width};
   }
@@ -151,7 +151,7 @@ struct Plan {
             .a = dtype,
             .b = dtype,
             .c = c,
-            .lda = vocab,
+            .lda = dlogits_stride,
             .ldb = width,
             .ldc = width};
   }
@@ -291,13 +291,13 @@ struct LinearCrossEntropy {
     for (int64_t first = 0; first < p.tokens; first += p.tile) {
       const int64_t n = std::min(p.tile, p.tokens - first);
       const auto* hidden = static_cast<const char*>(c.in[0]) + first * p.width * size;
-      kernels::gemm(c.choice, p.make_logits(n), hidden, c.in[1], logits, space + p.gemm, c.parallel);
-      const kernels::Out dlogits(p.dtype, p.gradients ? space + p.dlogits : nullptr);
+      kernels::gemm(c.choice, p.make_logits(n), hidden, c.in[1], logits, space + p.scratch, c.parallel);
+      const kernels::Out dlogits(p.dtype, p.gradients ? space : nullptr);
       rows.cross_entropy_tile(n, p.vocab, logits, labels + first, losses + first / kernels::kLossBlock,
-                              dlogits, c.parallel);
+                              dlogits, p.dlogits_stride, c.parallel);
       if (!p.gradients) continue;
       kernels::gemm(c.choice, p.make_dhidden(n), dlogits.data, c.in[1],
-                    static_cast<char*>(c.out[2]) + first * p.width * size, space + p.gemm, c.parallel);
+                    static_cast<char*>(c.out[2]) + first * p.width * size, space + p.scratch, c.parallel);
       add_dweight(c, p, first, n, hidden, dlogits.data);
     }
     double loss = 0;
@@ -412,7 +412,7 @@ struct LinearCrossEntropy {
     const auto& rows = kernels::row_kernels(c.choice);
     if (first == 0 && last)  // one tile
       return kernels::gemm(c.choice, p.make_dweight(n, p.vocab, p.dtype), dlogits, hidden, c.out[3],
-                           space + p.gemm, c.parallel);
+                           space + p.scratch, c.parallel);
     const bool narrow = p.dtype != DType::f32;
     auto* sum = narrow ? reinterpret_cast<float*>(space + p.sum) : data_out<float>(c, 3);
     const int64_t size = dtype_size(p.dtype);
