@@ -93,6 +93,8 @@ TEST(Cli, ExitCodesAndOneMessage) {
       {"inspect", "graph", yml, "--stage", "absent"},
       {"inspect", "key", "absent"},
       {"inspect", "checkpoint", "/absent"},
+      {"inspect", "batches", yml},
+      {"inspect", "batches", yml, "--output", "/absent/batches.safetensors"},
       {"verify-model", "/absent"},
       {"verify-model", f.path(), "steps=3"},
       {"calibrate", "--seconds", "-1"},
@@ -150,6 +152,10 @@ TEST(Cli, TrainEvalInspect) {
   const Ended c = run(f, {"inspect", "checkpoint", f.checkpoint("a", 8), "--json"});
   ASSERT_EQ(c.code, 0) << c.err;
   EXPECT_EQ(nlohmann::json::parse(c.out)["step"], 8);
+  const Ended b = run(f, {"inspect", "batches", yml, "steps=3", "--output", f / "b.safetensors", "--json"});
+  ASSERT_EQ(b.code, 0) << b.err;
+  EXPECT_EQ(nlohmann::json::parse(b.out)["steps"], 3);
+  EXPECT_GT(read_text(f / "b.safetensors")->size(), 3u * 2 * 16 * 2 * sizeof(int32_t));
   const Ended k = run(f, {"inspect", "config", yml, "steps=5"});
   EXPECT_NE(k.out.find("steps: 5"), std::string::npos) << k.out;
 }

@@ -1,4 +1,5 @@
-// lignum inspect: a step's graph at any stage, a resolved configuration, a key, a checkpoint.
+// lignum inspect: a step's graph at any stage, a resolved configuration, a key, a run's batches, a
+// checkpoint.
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +10,8 @@
 #include "cli/verbs.h"
 #include "plan/report.h"
 #include "train/checkpoint.h"
+#include "train/data.h"
+#include "train/setup.h"
 
 namespace lignum::cli {
 namespace {
@@ -84,6 +87,34 @@ Status inspect_config(const ConfigArguments& a) {
   return {};
 }
 
+struct BatchesArguments {
+  explicit BatchesArguments(CLI::App& verb) : config(verb) {}
+  ConfigWords config;
+  std::string output;
+  bool json = false;
+};
+
+Status inspect_batches(const BatchesArguments& a) {
+  LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
+  LIGNUM_ASSIGN_OR_RETURN(const train::Setup setup, train::make_setup(config));
+  LIGNUM_ASSIGN_OR_RETURN(const train::TrainData data,
+                          train::TrainData::open(config, setup.model.vocab_size, setup.batch));
+  const int64_t steps = config.integer("steps");
+  LIGNUM_RETURN_IF_ERROR(train::export_batches(data, steps, a.output));
+  const std::string rows = data.rows().fingerprint();
+  if (a.json) {
+    print_json({{"file", a.output},
+                {"steps", steps},
+                {"rows", setup.batch.global_rows()},
+                {"seq", setup.batch.seq},
+                {"data", rows}});
+  } else {
+    print_line(fmt::format("{}: {} steps of {} rows of {} tokens; {}", a.output, steps,
+                           setup.batch.global_rows(), setup.batch.seq, rows));
+  }
+  return {};
+}
+
 Status inspect_checkpoint(const std::string& folder, bool json) {
   LIGNUM_ASSIGN_OR_RETURN(const train::Checkpoint c, train::open_checkpoint(folder));
   LIGNUM_ASSIGN_OR_RETURN(const SafetensorsReader model,
@@ -115,10 +146,11 @@ Status inspect_checkpoint(const std::string& folder, bool json) {
 }  // namespace
 
 void add_inspect(CLI::App& app, Outcome& outcome) {
-  CLI::App& verb = *app.add_subcommand("inspect", "Shows a graph, a configuration, a key or a checkpoint.");
+  CLI::App& verb =
+      *app.add_subcommand("inspect", "Shows a graph, a configuration, a key, batches or a checkpoint.");
   verb.require_subcommand(1);
   add_examples(
-      verb, "inspect graph|config|key|checkpoint ...",
+      verb, "inspect graph|config|key|batches|checkpoint ...",
       {"inspect graph configs/quickstart.yml --stage remat", "inspect config configs/quickstart.yml steps=5",
        "inspect key remat_policy", "inspect checkpoint runs/first/checkpoints/500"});
 
@@ -155,6 +187,16 @@ void add_inspect(CLI::App& app, Outcome& outcome) {
     outcome.status = text.status();
     if (text.ok()) print_line(*text);
   });
+
+  CLI::App& batches = *verb.add_subcommand("batches", "Writes the tokens that a run trains on to a file.");
+  auto b = std::make_shared<BatchesArguments>(batches);
+  batches
+      .add_option("--output", b->output, "safetensors file of `ids` and `labels`, i32 [steps, rows, tokens]")
+      ->required();
+  add_json(batches, b->json, "print one JSON object");
+  add_examples(batches, "inspect batches [config.yml] [key=value ...] --output FILE [--json]",
+               {"inspect batches configs/quickstart.yml steps=10 --output batches.safetensors"});
+  batches.final_callback([b, &outcome] { outcome.status = inspect_batches(*b); });
 
   CLI::App& checkpoint =
       *verb.add_subcommand("checkpoint", "Checks a checkpoint's files and says what it holds.");

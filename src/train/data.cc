@@ -8,9 +8,11 @@
 #include <limits>
 #include <numeric>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "base/rng.h"
+#include "base/safetensors.h"
 #include "base/text.h"
 
 namespace lignum::train {
@@ -240,6 +242,27 @@ void TrainData::fill(int64_t first_row, int64_t rank, int64_t micro_step, Batch&
                 &batch.labels[static_cast<size_t>(r * batch.seq)]);
   }
   set_positions(batch);
+}
+
+Status export_batches(const TrainData& data, int64_t steps, const std::string& path) {
+  const BatchShape& shape = data.shape();
+  const std::vector<int64_t> dims = {steps, shape.global_rows(), shape.seq};
+  LIGNUM_ASSIGN_OR_RETURN(SafetensorsLayout layout,
+                          SafetensorsLayout::plan({{"ids", DType::i32, dims}, {"labels", DType::i32, dims}}));
+  LIGNUM_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::create(std::move(layout), path));
+  Batch batch(shape.rows, shape.seq);
+  const uint64_t bytes = batch.ids.size() * sizeof(int32_t);
+  uint64_t begin = 0;
+  for (int64_t step = 0; step < steps; ++step) {
+    for (int64_t rank = 0; rank < shape.ranks; ++rank) {
+      for (int64_t m = 0; m < shape.micro_steps; ++m, begin += bytes) {
+        data.fill(step * shape.global_rows(), rank, m, batch);
+        LIGNUM_RETURN_IF_ERROR(writer.write("ids", begin, std::as_bytes(std::span(batch.ids))));
+        LIGNUM_RETURN_IF_ERROR(writer.write("labels", begin, std::as_bytes(std::span(batch.labels))));
+      }
+    }
+  }
+  return writer.finish();
 }
 
 Result<EvalData> EvalData::open(const config::Config& config, int64_t vocab_size, const BatchShape& shape) {

@@ -99,6 +99,10 @@ class TrainData {
   bool shuffle_ = true;
 };
 
+// Writes the batches of steps 0..steps-1 of a run as `ids` and `labels`, i32 [steps, global rows, seq], in
+// the order of global rows: for other programs to train on the same tokens.
+Status export_batches(const TrainData& data, int64_t steps, const std::string& path);
+
 // Held-out rows in order; the last batch is filled up with rows of no supervised token.
 class EvalData {
  public:

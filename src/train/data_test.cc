@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 
+#include "base/safetensors.h"
 #include "base/test_folder.h"
 
 namespace lignum::train {
@@ -230,6 +232,25 @@ TEST(TrainData, OpensFromTheConfiguration) {
             "dataset_type=text reads bytes and needs a vocabulary of at least 256, but the model has 255");
   EXPECT_EQ(open({"dataset_type=text"}, 256).status().message(),
             "train_files is empty: dataset_type=text needs paths or globs there");
+}
+
+TEST(ExportBatches, HoldsTheRowsOfEachStepInGlobalOrder) {
+  const TestFolder folder;
+  const TrainData data = counting(7, {.rows = 2, .seq = 3, .ranks = 2, .micro_steps = 2});
+  const std::string path = folder / "batches.safetensors";
+  ASSERT_TRUE(export_batches(data, 3, path).ok());
+  const auto file = SafetensorsReader::open(path);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  ASSERT_EQ(file->tensors().size(), 2u);
+  for (const TensorInfo& tensor : file->tensors()) {
+    EXPECT_EQ(tensor.dtype, DType::i32);
+    EXPECT_EQ(tensor.shape, (std::vector<int64_t>{3, 8, 3}));
+    std::vector<int32_t> read(72), expected;
+    std::memcpy(read.data(), file->data(tensor).data(), 72 * sizeof(int32_t));
+    for (const int32_t row : rows_of(data, 0, 3)) expected.insert(expected.end(), 3, row);
+    EXPECT_EQ(read, expected) << tensor.name;
+  }
+  EXPECT_FALSE(export_batches(data, 3, folder / "absent/batches.safetensors").ok());
 }
 
 TEST(EvalData, ReadsInOrderAndFillsTheLastBatchUp) {

@@ -90,7 +90,11 @@ class RankLoop {
       rows_consumed_ = run_.resume->state.rows_consumed;
       return read_checkpoint(*run_.resume, state());
     }
-    if (run_.weights) return load_parameters(run_.setup.model, *run_.weights, shards(), *executor_);
+    if (!run_.weights.empty()) {
+      // Closed on return: a mapping that stayed would count as the run's memory to its end.
+      LIGNUM_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(run_.weights));
+      return load_parameters(run_.setup.model, files, shards(), *executor_);
+    }
     init_parameters(run_.setup.model, shards(), *executor_,
                     static_cast<uint64_t>(run_.config.integer("init_weights_seed")));
     return {};

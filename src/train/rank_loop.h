@@ -17,8 +17,8 @@ struct Run {
   std::string folder;
   bool checkpoints = true;
   std::optional<Checkpoint> resume;
-  std::optional<ModelFiles> weights;  // initial ones; absent: from the seed
-  int64_t budget = 0;                 // bytes of a rank's arenas, 0: none
+  std::string weights;  // Hugging Face folder of the initial ones; empty: from the seed
+  int64_t budget = 0;   // bytes of a rank's arenas, 0: none
 
   void log(const std::string& line) const {
     if (options.log) options.log(line);

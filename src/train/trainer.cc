@@ -88,8 +88,8 @@ void log_start(const Run& run) {
   if (run.resume) {
     run.log(fmt::format("resumes from {}", run.resume->folder));
     log_changes(*run.resume, run);
-  } else if (run.weights) {
-    run.log(fmt::format("weights from {}", run.weights->folder()));
+  } else if (!run.weights.empty()) {
+    run.log(fmt::format("weights from {}", run.weights));
   }
 }
 
@@ -175,9 +175,7 @@ Result<TrainSummary> train(const config::Config& config, const TrainOptions& opt
   if (config.integer("eval_interval") > 0) {
     LIGNUM_ASSIGN_OR_RETURN(run.evaluation, Evaluation::make(config, run.setup));
   }
-  if (!run.resume && !config.text("model_path").empty()) {
-    LIGNUM_ASSIGN_OR_RETURN(run.weights, ModelFiles::open(config.text("model_path")));
-  }
+  if (!run.resume) run.weights = config.text("model_path");
   run.budget = memory_budget(config, options.spec, run.setup.ranks);
   log_start(run);
   TrainSummary summary;
