@@ -50,7 +50,8 @@ Result<TokenFinder> TokenFinder::make(std::vector<AddedToken> tokens,
   }
   for (const AddedToken& t : tokens) {
     if (!t.single_word || !f.word_.empty()) continue;
-    LIGNUM_ASSIGN_OR_RETURN(Regex word, Regex::compile("(?:\\w|[\xe2\x80\x8c\xe2\x80\x8d])"));
+    LIGNUM_ASSIGN_OR_RETURN(Regex word,
+                            Regex::compile("[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\xe2\x80\x8c\xe2\x80\x8d]"));
     f.word_.push_back(std::move(word));
   }
   f.tokens_ = std::move(tokens);

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kMaxExpression = 1 << 16;
 constexpr uint32_t kMatchLimit = 20'000'000;  // PCRE2's own count of backtracking steps of one match
 constexpr uint32_t kHeapLimit = 64 << 10;     // KiB
-constexpr const char* kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+constexpr const char* kWord = R"(\p{L}\p{M}\p{N}\p{Pc})";
 
 // From Oniguruma's syntax to PCRE2's.
 class Translator {

@@ -72,6 +72,7 @@ Result<Setup> make_setup(const config::Config& config) {
   s.step.threads = s.threads;
   s.batch = {config.rows_per_device(), s.step.shape.sequence, s.ranks, s.step.accumulation};
   s.schedule = LearningRateSchedule::from(config);
+  LIGNUM_ASSIGN_OR_RETURN(s.tokenizer, find_tokenizer(config, s.model.vocab_size));
   return s;
 }
 

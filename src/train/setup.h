@@ -20,6 +20,7 @@ struct Setup {
   kernels::Choice choice;
   plan::ProgramOptions step;  // outputs = state
   BatchShape batch;
+  SharedTokenizer tokenizer;  // of train_files and eval_files
   LearningRateSchedule schedule;
 };
 
