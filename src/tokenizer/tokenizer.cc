@@ -40,7 +40,7 @@ Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::make(Bpe model, Parts parts) {
   Tokenizer t(std::move(model), std::move(parts));
-  t.vocab_size_ = t.model_->vocab_size();
+  t.vocab_size_ = t.text_vocab_size_ = t.model_->vocab_size();
   std::vector<AddedToken> raw, normalized;
   std::vector<std::string> raw_text, normalized_text;
   std::set<int32_t> seen;
@@ -57,6 +57,7 @@ Result<Tokenizer> Tokenizer::make(Bpe model, Parts parts) {
                         Bpe::kMaxId);
     if (!seen.insert(a.id).second) return user_error("two added tokens have the id {}", a.id);
     t.vocab_size_ = std::max<int64_t>(t.vocab_size_, a.id + 1);
+    if (!a.special) t.text_vocab_size_ = std::max<int64_t>(t.text_vocab_size_, a.id + 1);
     if (!a.normalized) {
       raw.push_back(a);
       raw_text.push_back(a.content);
@@ -71,8 +72,10 @@ Result<Tokenizer> Tokenizer::make(Bpe model, Parts parts) {
   std::sort(t.parts_.added.begin(), t.parts_.added.end(),
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
   for (const auto* ids : {&t.parts_.prefix, &t.parts_.suffix}) {
-    for (const int32_t id : *ids)
+    for (const int32_t id : *ids) {
       if (t.token(id).empty()) return user_error("the post-processor adds the id {}, which no token has", id);
+      t.text_vocab_size_ = std::max<int64_t>(t.text_vocab_size_, id + 1);
+    }
   }
   return t;
 }

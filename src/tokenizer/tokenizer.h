@@ -59,9 +59,12 @@ class Tokenizer {
 
   const Bpe& model() const { return *model_; }
   const std::vector<AddedToken>& added_tokens() const { return parts_.added; }
-  int64_t vocab_size() const { return vocab_size_; }  // the largest id + 1: what a model must have at least
-  int32_t id_of(std::string_view token) const;        // -1: there is no such token
-  std::string_view token(int32_t id) const;           // as it is written in the file; empty: none
+  int64_t vocab_size() const { return vocab_size_; }  // the largest id + 1
+  // The same of those ids that a text can get without allow_special: what a model must have at least. Gemma
+  // 3's file has a special token for images beyond its text models' vocabulary.
+  int64_t text_vocab_size() const { return text_vocab_size_; }
+  int32_t id_of(std::string_view token) const;  // -1: there is no such token
+  std::string_view token(int32_t id) const;     // as it is written in the file; empty: none
   bool is_special(int32_t id) const;
   // What add_special_tokens puts around a text.
   std::span<const int32_t> prefix() const { return parts_.prefix; }
@@ -84,7 +87,7 @@ class Tokenizer {
   std::unique_ptr<const Bpe> model_;
   Parts parts_;
   TokenFinder raw_, normalized_;  // added tokens that are looked for before and after normalisation
-  int64_t vocab_size_ = 0;
+  int64_t vocab_size_ = 0, text_vocab_size_ = 0;
   std::unique_ptr<ScratchPool> scratch_;
 };
 
