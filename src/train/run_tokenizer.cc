@@ -10,9 +10,9 @@ namespace {
 Result<SharedTokenizer> load(const std::string& path, int64_t model_vocab_size) {
   LIGNUM_ASSIGN_OR_RETURN(std::string json, read_text(path, tokenizer::kMaxFileBytes));
   LIGNUM_ASSIGN_OR_RETURN(tokenizer::Tokenizer t, tokenizer::Tokenizer::parse(json, path));
-  if (t.vocab_size() > model_vocab_size) {
+  if (t.text_vocab_size() > model_vocab_size) {
     return user_error("{}: ids go up to {}, but the model's vocabulary has {}; set vocab_size={} or more",
-                      path, t.vocab_size() - 1, model_vocab_size, t.vocab_size());
+                      path, t.text_vocab_size() - 1, model_vocab_size, t.text_vocab_size());
   }
   const tokenizer::Hash128 hash = tokenizer::hash128(json);
   return SharedTokenizer(
