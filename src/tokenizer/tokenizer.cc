@@ -141,9 +141,9 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, const Enco
     // One BOS is enough.
     const auto& prefix = parts_.prefix;
     const auto own = ids.begin() + static_cast<std::ptrdiff_t>(prefix.size());
-    if (static_cast<size_t>(ids.end() - own) >= prefix.size() &&
-        std::equal(prefix.begin(), prefix.end(), own))
-      ids.erase(ids.begin(), own);
+    const bool has_own = options.allow_special && static_cast<size_t>(ids.end() - own) >= prefix.size() &&
+                         std::equal(prefix.begin(), prefix.end(), own);
+    if (has_own) ids.erase(ids.begin(), own);
     ids.insert(ids.end(), parts_.suffix.begin(), parts_.suffix.end());
   }
   return ids;

@@ -49,6 +49,7 @@ Result<SharedTokenizer> tokenizer_of_weights(const std::string& folder, SharedTo
   const std::string path = join_path(folder, tokenizer::kFileName);
   if (config.text("dataset_type") != "text" || config.text("tokenizer_type") == "bytes" || !path_exists(path))
     return own;
+  if (own && own->path == path) return own;
   LIGNUM_ASSIGN_OR_RETURN(SharedTokenizer theirs, load(path, model_vocab_size));
   if (own && own->hash != theirs->hash) {
     return user_error(
