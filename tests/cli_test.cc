@@ -98,6 +98,13 @@ TEST(Cli, ExitCodesAndOneMessage) {
       {"verify-model", "/absent"},
       {"verify-model", f.path(), "steps=3"},
       {"calibrate", "--seconds", "-1"},
+      {"tokenizer"},
+      {"tokenizer", "show", "/absent"},
+      {"tokenizer", "show", yml + "/x.json"},
+      {"tokenizer", "train", "/absent", "--vocab-size", "300", "--output", f / "t.json"},
+      {"tokenizer", "train", yml, "--vocab-size", "255", "--output", f / "t.json"},
+      {"tokenizer", "train", yml, "--vocab-size", "300", "--output", f / "t.json", "--pattern", "x"},
+      {"train", yml, "tokenizer_path=/absent"},
   };
   for (const auto& words : mistakes) {
     const Ended e = run(f, words);
@@ -123,12 +130,33 @@ TEST(Cli, OutputThatCannotBeWrittenIsAnError) {
 TEST(Cli, HelpOfEveryVerbHasExamples) {
   const TestFolder f;
   for (const std::string verb :
-       {"train", "eval", "plan", "compile", "calibrate", "inspect", "verify-model"}) {
+       {"train", "eval", "plan", "compile", "calibrate", "inspect", "tokenizer", "verify-model"}) {
     const Ended e = run(f, {verb, "--help"});
     EXPECT_EQ(e.code, 0);
     EXPECT_NE(e.out.find("Examples:\n  lignum " + verb), std::string::npos) << e.out;
   }
   EXPECT_EQ(run(f, {"--version"}).code, 0);
+}
+
+TEST(Cli, TokenizerTrainsEncodesDecodes) {
+  const RunFolder f;
+  const std::string file = f / "tokenizer.json", text = "line 7 of a text<|end|>";
+  const Ended t = run(f, {"tokenizer", "train", f / "train.txt", "--vocab-size", "300", "--special",
+                          "<|end|>", "--output", file, "--json"});
+  ASSERT_EQ(t.code, 0) << t.err;
+  EXPECT_EQ(nlohmann::json::parse(t.out)["vocab_size"], 300);
+  const Ended e = run(f, {"tokenizer", "encode", file, text, "--json"});
+  ASSERT_EQ(e.code, 0) << e.err;
+  const nlohmann::json encoded = nlohmann::json::parse(e.out);
+  EXPECT_LT(encoded["ids"].size(), text.size());
+  std::vector<std::string> words = {"tokenizer", "decode", file};
+  for (const int id : encoded["ids"]) words.push_back(std::to_string(id));
+  EXPECT_EQ(run(f, words).out, text + "\n");
+  const Ended special = run(f, {"tokenizer", "encode", f.path(), "<|end|>", "--allow-special"});
+  EXPECT_EQ(special.out, "0\n") << special.err;
+  const Ended shown = run(f, {"tokenizer", "show", file, "--file", f / "held_out.txt", "--json"});
+  EXPECT_GT(nlohmann::json::parse(shown.out)["bytes_per_token"], 1.0) << shown.err;
+  EXPECT_EQ(run(f, {"tokenizer", "decode", file, "300"}).code, 2);
 }
 
 TEST(Cli, TrainEvalInspect) {

@@ -20,6 +20,7 @@ void add_plan(CLI::App& app, Outcome& outcome);
 void add_compile(CLI::App& app, Outcome& outcome);
 void add_calibrate(CLI::App& app, Outcome& outcome);
 void add_inspect(CLI::App& app, Outcome& outcome);
+void add_tokenizer(CLI::App& app, Outcome& outcome);
 void add_verify_model(CLI::App& app, Outcome& outcome);
 
 }  // namespace lignum::cli

@@ -47,7 +47,8 @@ TEST(Config, DefaultsAreMaxTextsButForTheListedExceptions) {
       exceptions.push_back(key.name);
     }
   }
-  EXPECT_EQ(exceptions, (std::vector<std::string_view>{"base_output_directory", "dataset_type", "num_vocab_tiling", "dtype"}));
+  EXPECT_EQ(exceptions, (std::vector<std::string_view>{"base_output_directory", "dataset_type",
+                                                       "tokenizer_type", "num_vocab_tiling", "dtype"}));
 }
 
 TEST(Config, CommandLineOverFileOverDefault) {

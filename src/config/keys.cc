@@ -64,9 +64,14 @@ std::vector<Row> maxtext_rows() {
       real("per_device_batch_size", 1, 1e6, "rows of a rank and micro-step; a whole number"),
       integer("max_target_length", 1, 1 << 20, "tokens of a row"),
       integer("gradient_accumulation_steps", 1, 1e6, "micro-steps of a step"),
-      text("dataset_type", "synthetic: one random batch again and again; text: the bytes of train_files")
+      text("dataset_type", "synthetic: one random batch again and again; text: train_files")
           .of({"synthetic", "text"})
           .ours("synthetic"),
+      text("tokenizer_path",
+           "a tokenizer.json or its folder; empty: model_path's, where it has one, else bytes"),
+      text("tokenizer_type", "huggingface: a tokenizer.json; bytes: none, a token is a byte")
+          .of({"huggingface", "bytes"})
+          .ours("huggingface"),
       boolean("enable_data_shuffling", "a new order of the rows each epoch"),
       integer("data_shuffle_seed", 0, kMaxSeed, "seed of that order, and of synthetic tokens"),
       integer("init_weights_seed", 0, kMaxSeed, "seed of the initial weights"),
@@ -125,7 +130,7 @@ std::vector<Row> maxtext_rows() {
 std::vector<Row> own_rows() {
   return {
       text("model_path", "a Hugging Face folder: config.json and safetensors").ours(""),
-      list("train_files", "files or globs whose bytes are trained on, with dataset_type=text").ours("[]"),
+      list("train_files", "text files or globs that are trained on, with dataset_type=text").ours("[]"),
       list("eval_files", "held-out files or globs").ours("[]"),
       integer("ranks", 1, 65536, "ranks of a native run; -1: what the mesh asks for")
           .or_minus_one()

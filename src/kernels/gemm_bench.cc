@@ -93,7 +93,6 @@ class Pool final : public Parallel {
 };
 
 // Independent chains in registers; returns floating-point operations.
-constexpr int64_t kProbeSteps = 400000;
 [[gnu::target("avx512f,avx512bf16"), gnu::noinline]] double probe_vdpbf16ps() {
   __m512 s[16];
   for (auto& x : s) x = _mm512_set1_ps(1.0f);

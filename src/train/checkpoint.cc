@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "tokenizer/tokenizer.h"
 #include "train/crc32c.h"
 
 namespace lignum::train {
@@ -19,6 +20,7 @@ constexpr const char* kConfig = "config.json";
 constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kState = "state.json";
+constexpr const char* kTokenizer = tokenizer::kFileName;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kFirst = "adam_m.";
 constexpr const char* kSecond = "adam_v.";
@@ -125,8 +127,13 @@ Status write_texts(const std::string& folder, const CheckpointState& state,
                    const config::ModelConfig& model) {
   LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(folder, kConfig), config::model_to_hf_json(model)));
   LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(folder, kState), state_to_json(state).dump(2) + "\n"));
+  std::vector<const char*> names = {kConfig, kModel, kOptimizer, kState};
+  if (!state.tokenizer.empty()) {
+    LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(folder, kTokenizer), state.tokenizer));
+    names.push_back(kTokenizer);
+  }
   json files = json::object();
-  for (const char* name : {kConfig, kModel, kOptimizer, kState}) {
+  for (const char* name : names) {
     LIGNUM_ASSIGN_OR_RETURN(const FileSum sum, sum_of(join_path(folder, name)));
     files[name] = {{"bytes", sum.size}, {"crc32c", fmt::format("{:08x}", sum.crc)}};
   }
@@ -141,7 +148,9 @@ Result<int64_t> check_manifest(const std::string& folder) {
   try {
     if (const int format = manifest.at("format"); format != kFormat)
       return user_error("{}: format {}, this program reads {}", path, format, kFormat);
-    for (const char* name : {kConfig, kModel, kOptimizer, kState}) {
+    std::vector<const char*> names = {kConfig, kModel, kOptimizer, kState};
+    if (manifest.at("files").contains(kTokenizer)) names.push_back(kTokenizer);
+    for (const char* name : names) {
       const json& want = manifest.at("files").at(name);
       LIGNUM_ASSIGN_OR_RETURN(const FileSum sum, sum_of(join_path(folder, name)));
       if (sum.size != want.at("bytes").get<int64_t>())

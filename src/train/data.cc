@@ -18,6 +18,13 @@
 namespace lignum::train {
 namespace {
 
+std::span<const unsigned char> tokens(const MappedFile& file) {
+  return {reinterpret_cast<const unsigned char*>(file.bytes().data()), file.bytes().size()};
+}
+std::span<const int32_t> tokens(const tokenizer::TokenFile& file) { return file.ids(); }
+int64_t text_bytes(const MappedFile& file) { return static_cast<int64_t>(file.bytes().size()); }
+int64_t text_bytes(const tokenizer::TokenFile& file) { return file.text_bytes(); }
+
 class SyntheticRows final : public Rows {
  public:
   SyntheticRows(uint64_t seed, int64_t vocab_size, int64_t count, int64_t seq)
@@ -52,11 +59,14 @@ class SyntheticRows final : public Rows {
   int64_t vocab_size_, count_, seq_;
 };
 
+// Windows of the files' tokens, which are bytes or ids.
+template <class File>
 class TextRows final : public Rows {
  public:
-  TextRows(std::vector<MappedFile> files, int64_t seq) : files_(std::move(files)), seq_(seq) {
-    for (const MappedFile& file : files_) {
-      count_ += (static_cast<int64_t>(file.bytes().size()) - 1) / seq_;
+  TextRows(std::vector<File> files, int64_t seq, std::string kind)
+      : files_(std::move(files)), seq_(seq), kind_(std::move(kind)) {
+    for (const File& file : files_) {
+      count_ += (static_cast<int64_t>(tokens(file).size()) - 1) / seq_;
       ends_.push_back(count_);
     }
   }
@@ -67,22 +77,21 @@ class TextRows final : public Rows {
     LIGNUM_CHECK(i >= 0 && i < count_, "row {} of {}", i, count_);
     const auto end = std::upper_bound(ends_.begin(), ends_.end(), i);
     const int64_t first = end == ends_.begin() ? 0 : *(end - 1);
-    const std::byte* window =
-        files_[static_cast<size_t>(end - ends_.begin())].bytes().data() + (i - first) * seq_;
+    const auto* window = tokens(files_[static_cast<size_t>(end - ends_.begin())]).data() + (i - first) * seq_;
     for (int64_t t = 0; t < seq_; ++t) {
-      ids[t] = std::to_integer<int32_t>(window[t]);
-      labels[t] = std::to_integer<int32_t>(window[t + 1]);
+      ids[t] = static_cast<int32_t>(window[t]);
+      labels[t] = static_cast<int32_t>(window[t + 1]);
     }
   }
 
-  // Sizes and a sample of the bytes: at most 64 blocks of 4 KiB a file, so that a large corpus is not read
+  // Sizes and a sample of the tokens: at most 64 blocks of 4 KiB a file, so that a large corpus is not read
   // twice.
   std::string fingerprint() const override {
     uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
     const auto mix = [&](std::byte b) { hash = (hash ^ std::to_integer<uint64_t>(b)) * 0x100000001b3u; };
     uint64_t total = 0;
-    for (const MappedFile& file : files_) {
-      const auto bytes = file.bytes();
+    for (const File& file : files_) {
+      const auto bytes = std::as_bytes(tokens(file));
       constexpr size_t kBlock = 4096, kBlocks = 64;
       const size_t stride = std::max(kBlock, bytes.size() / kBlocks);
       for (size_t begin = 0; begin < bytes.size(); begin += stride) {
@@ -91,14 +100,24 @@ class TextRows final : public Rows {
       for (int shift = 0; shift < 64; shift += 8) mix(static_cast<std::byte>(bytes.size() >> shift));
       total += bytes.size();
     }
-    return fmt::format("text files={} bytes={} rows={} seq={} hash={:016x}", files_.size(), total, count_,
-                       seq_, hash);
+    return fmt::format("{} files={} bytes={} rows={} seq={} hash={:016x}", kind_, files_.size(), total,
+                       count_, seq_, hash);
+  }
+
+  double bytes_per_token() const override {
+    double bytes = 0, count = 0;
+    for (const File& file : files_) {
+      bytes += static_cast<double>(text_bytes(file));
+      count += static_cast<double>(tokens(file).size());
+    }
+    return bytes / count;
   }
 
  private:
-  std::vector<MappedFile> files_;
+  std::vector<File> files_;
   std::vector<int64_t> ends_;  // rows up to and with each file
   int64_t seq_;
+  std::string kind_;
   int64_t count_ = 0;
 };
 
@@ -116,20 +135,57 @@ Result<std::vector<std::string>> expand(std::string_view key, const std::string&
   return paths;
 }
 
+// The files of all patterns.
+Result<std::vector<std::string>> text_files(std::string_view key, const std::vector<std::string>& patterns) {
+  if (patterns.empty()) return user_error("{} is empty: dataset_type=text needs paths or globs there", key);
+  std::vector<std::string> all;
+  std::set<std::string> seen;
+  for (const std::string& pattern : patterns) {
+    LIGNUM_ASSIGN_OR_RETURN(const std::vector<std::string> paths, expand(key, pattern));
+    for (const std::string& path : paths) {
+      std::error_code error;
+      const std::string real = std::filesystem::canonical(path, error).string();
+      if (error) return user_error("{}: {}: {}", key, path, error.message());
+      if (!seen.insert(real).second) return user_error("{}: {} is named twice", key, path);
+      all.push_back(path);
+    }
+  }
+  return all;
+}
+
+template <class File, class Open>
+Result<std::unique_ptr<Rows>> windows(std::string_view key, const std::vector<std::string>& paths,
+                                      int64_t seq, const std::string& kind, std::string_view unit,
+                                      const Open& open) {
+  std::vector<File> files;
+  for (const std::string& path : paths) {
+    Result<File> file = open(path);
+    if (!file.ok()) return file.status().with_context(std::string(key));
+    const auto size = static_cast<int64_t>(tokens(*file).size());
+    if (size < seq + 1) {
+      return user_error("{}: {}: {} {}, but a row of max_target_length={} needs {}", key, path, size, unit,
+                        seq, seq + 1);
+    }
+    files.push_back(std::move(file).value());
+  }
+  return std::unique_ptr<Rows>(std::make_unique<TextRows<File>>(std::move(files), seq, kind));
+}
+
 // The rows of a data set, for training or evaluation; the keys are named in errors.
 Result<std::unique_ptr<Rows>> open_rows(const config::Config& config, std::string_view files_key,
                                         int64_t vocab_size, uint64_t synthetic_seed, int64_t synthetic_count,
-                                        int64_t seq) {
+                                        int64_t seq, const SharedTokenizer& tokenizer) {
   if (config.text("dataset_type") == "synthetic") {
     return synthetic_rows(synthetic_seed, vocab_size, synthetic_count, seq);
   }
   constexpr int64_t kByteVocabulary = 256;
-  if (vocab_size < kByteVocabulary) {
+  if (!tokenizer && vocab_size < kByteVocabulary) {
     return user_error(
-        "dataset_type=text reads bytes and needs a vocabulary of at least {}, but the model has {}",
+        "dataset_type=text without a tokenizer reads bytes and needs a vocabulary of at least {}, but the "
+        "model has {}",
         kByteVocabulary, vocab_size);
   }
-  return text_rows(files_key, config.list(files_key), seq);
+  return text_rows(files_key, config.list(files_key), seq, tokenizer);
 }
 
 void set_positions(Batch& batch) {
@@ -186,35 +242,23 @@ std::unique_ptr<Rows> synthetic_rows(uint64_t seed, int64_t vocab_size, int64_t 
 }
 
 Result<std::unique_ptr<Rows>> text_rows(std::string_view key, const std::vector<std::string>& patterns,
-                                        int64_t seq) {
+                                        int64_t seq, const SharedTokenizer& tokenizer) {
   LIGNUM_CHECK(seq >= 1, "rows of {}", seq);
-  if (patterns.empty()) return user_error("{} is empty: dataset_type=text needs paths or globs there", key);
-  std::vector<MappedFile> files;
-  std::set<std::string> seen;
-  for (const std::string& pattern : patterns) {
-    LIGNUM_ASSIGN_OR_RETURN(const std::vector<std::string> paths, expand(key, pattern));
-    for (const std::string& path : paths) {
-      std::error_code error;
-      const std::string real = std::filesystem::canonical(path, error).string();
-      if (error) return user_error("{}: {}: {}", key, path, error.message());
-      if (!seen.insert(real).second) return user_error("{}: {} is named twice", key, path);
-      auto file = MappedFile::open(path);
-      if (!file.ok()) return file.status().with_context(std::string(key));
-      const auto size = static_cast<int64_t>(file->bytes().size());
-      if (size < seq + 1) {
-        return user_error("{}: {}: {} bytes, but a row of max_target_length={} needs {}", key, path, size,
-                          seq, seq + 1);
-      }
-      files.push_back(std::move(file).value());
-    }
-  }
-  return std::unique_ptr<Rows>(std::make_unique<TextRows>(std::move(files), seq));
+  LIGNUM_ASSIGN_OR_RETURN(const std::vector<std::string> paths, text_files(key, patterns));
+  if (!tokenizer) return windows<MappedFile>(key, paths, seq, "text", "bytes", MappedFile::open);
+  LIGNUM_ASSIGN_OR_RETURN(const std::string folder, tokenizer::token_cache_folder());
+  const auto open = [&](const std::string& path) {
+    return tokenizer::TokenFile::open(path, tokenizer->tokenizer, tokenizer->hash, folder);
+  };
+  return windows<tokenizer::TokenFile>(key, paths, seq, "tokens of " + tokenizer::hex(tokenizer->hash),
+                                       "tokens", open);
 }
 
-Result<TrainData> TrainData::open(const config::Config& config, int64_t vocab_size, const BatchShape& shape) {
+Result<TrainData> TrainData::open(const config::Config& config, int64_t vocab_size, const BatchShape& shape,
+                                  const SharedTokenizer& tokenizer) {
   const auto seed = static_cast<uint64_t>(config.integer("data_shuffle_seed"));
-  LIGNUM_ASSIGN_OR_RETURN(std::unique_ptr<Rows> rows,
-                          open_rows(config, "train_files", vocab_size, seed, shape.global_rows(), shape.seq));
+  LIGNUM_ASSIGN_OR_RETURN(std::unique_ptr<Rows> rows, open_rows(config, "train_files", vocab_size, seed,
+                                                                shape.global_rows(), shape.seq, tokenizer));
   // A synthetic batch repeats as it is, as MaxText's does.
   const bool shuffle = config.text("dataset_type") != "synthetic" && config.boolean("enable_data_shuffling");
   return TrainData(std::move(rows), shape, seed, shuffle);
@@ -265,7 +309,8 @@ Status export_batches(const TrainData& data, int64_t steps, const std::string& p
   return writer.finish();
 }
 
-Result<EvalData> EvalData::open(const config::Config& config, int64_t vocab_size, const BatchShape& shape) {
+Result<EvalData> EvalData::open(const config::Config& config, int64_t vocab_size, const BatchShape& shape,
+                                const SharedTokenizer& tokenizer) {
   const int64_t steps = config.integer("eval_steps");
   // Seeds of the configuration have 32 bits: this one is no training run's.
   const uint64_t seed = (uint64_t{1} << 32) + static_cast<uint64_t>(config.integer("data_shuffle_seed"));
@@ -273,8 +318,8 @@ Result<EvalData> EvalData::open(const config::Config& config, int64_t vocab_size
   const int64_t synthetic_rows =
       shape.global_rows() *
       std::clamp<int64_t>(steps, 1, std::numeric_limits<int64_t>::max() / shape.global_rows());
-  LIGNUM_ASSIGN_OR_RETURN(std::unique_ptr<Rows> rows,
-                          open_rows(config, "eval_files", vocab_size, seed, synthetic_rows, shape.seq));
+  LIGNUM_ASSIGN_OR_RETURN(std::unique_ptr<Rows> rows, open_rows(config, "eval_files", vocab_size, seed,
+                                                                synthetic_rows, shape.seq, tokenizer));
   return EvalData(std::move(rows), shape, steps);
 }
 

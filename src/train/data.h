@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "config/config.h"
+#include "train/run_tokenizer.h"
 
 namespace lignum::train {
 
@@ -64,25 +65,29 @@ class Rows {
   virtual void read(int64_t i, int32_t* ids, int32_t* labels) const = 0;
   // One line that changes when the rows do: saved in a checkpoint and compared on resume.
   virtual std::string fingerprint() const = 0;
+  // Bytes of text for each token, over all files; 0 where there is no text.
+  virtual double bytes_per_token() const { return 0; }
 };
 
 // `count` rows of uniform tokens by (seed, row, place). MaxText's dataset_type=synthetic repeats one global
 // batch: make_train_rows gives count = global_rows.
 std::unique_ptr<Rows> synthetic_rows(uint64_t seed, int64_t vocab_size, int64_t count, int64_t seq);
 
-// Bytes of files (vocabulary 256). A file of n bytes gives (n - 1) / seq windows of seq + 1 bytes that
-// overlap by one: each byte but a file's first is a target once, but for the last (n - 1) % seq, which are
+// Tokens of text files: what `tokenizer` makes of each file (token_file.h: made once and kept), or where it
+// is null the bytes (vocabulary 256). A file of n tokens gives (n - 1) / seq windows of seq + 1 tokens that
+// overlap by one: each token but a file's first is a target once, but for the last (n - 1) % seq, which are
 // left out. Windows never span two files. Patterns are paths or globs (each sorted), files in the order
-// listed; no match, a file named twice, and a file shorter than seq + 1 bytes are errors. `key` is the
+// listed; no match, a file named twice, and a file shorter than seq + 1 tokens are errors. `key` is the
 // configuration key that gave the patterns.
 Result<std::unique_ptr<Rows>> text_rows(std::string_view key, const std::vector<std::string>& patterns,
-                                        int64_t seq);
+                                        int64_t seq, const SharedTokenizer& tokenizer = nullptr);
 
 // A stream of training rows: epoch e of a shuffled stream reads the rows in the order Permutation(seed, e).
 class TrainData {
  public:
   // Reads dataset_type, train_files, data_shuffle_seed and enable_data_shuffling.
-  static Result<TrainData> open(const config::Config& config, int64_t vocab_size, const BatchShape& shape);
+  static Result<TrainData> open(const config::Config& config, int64_t vocab_size, const BatchShape& shape,
+                                const SharedTokenizer& tokenizer = nullptr);
   TrainData(std::unique_ptr<Rows> rows, const BatchShape& shape, uint64_t seed, bool shuffle);
 
   const BatchShape& shape() const { return shape_; }
@@ -107,7 +112,8 @@ Status export_batches(const TrainData& data, int64_t steps, const std::string& p
 class EvalData {
  public:
   // Reads dataset_type, eval_files and eval_steps (-1: all); shape.micro_steps must be 1.
-  static Result<EvalData> open(const config::Config& config, int64_t vocab_size, const BatchShape& shape);
+  static Result<EvalData> open(const config::Config& config, int64_t vocab_size, const BatchShape& shape,
+                               const SharedTokenizer& tokenizer = nullptr);
   EvalData(std::unique_ptr<Rows> rows, const BatchShape& shape, int64_t max_batches);
 
   int64_t batches() const { return batches_; }

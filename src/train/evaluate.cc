@@ -12,7 +12,8 @@ Result<Evaluation> Evaluation::make(const config::Config& config, const Setup& s
   LIGNUM_ASSIGN_OR_RETURN(plan::Program program, plan::make_program(eval_options(setup)));
   BatchShape shape = setup.batch;
   shape.micro_steps = 1;
-  LIGNUM_ASSIGN_OR_RETURN(EvalData data, EvalData::open(config, setup.model.vocab_size, shape));
+  LIGNUM_ASSIGN_OR_RETURN(EvalData data,
+                          EvalData::open(config, setup.model.vocab_size, shape, setup.tokenizer));
   return Evaluation{std::move(program), std::move(data)};
 }
 
@@ -47,12 +48,18 @@ Result<EvalMetrics> Evaluator::run(int64_t step) {
   m.step = step;
   m.loss = tokens > 0 ? loss / tokens : 0;
   m.tokens = static_cast<int64_t>(tokens);
+  if (const double bytes = evaluation_.data.rows().bytes_per_token(); bytes > 0)
+    m.loss_per_byte = m.loss / bytes;
   m.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return m;
 }
 
 Result<EvalMetrics> evaluate(const config::Config& config, const std::string& folder, int64_t step) {
-  LIGNUM_ASSIGN_OR_RETURN(const Setup setup, make_setup(config, nullptr));
+  LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config, nullptr));
+  if (!folder.empty()) {
+    LIGNUM_ASSIGN_OR_RETURN(setup.tokenizer,
+                            tokenizer_of_weights(folder, setup.tokenizer, config, setup.model.vocab_size));
+  }
   LIGNUM_ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluation::make(config, setup));
   std::optional<ModelFiles> files;
   if (!folder.empty()) {

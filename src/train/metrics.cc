@@ -27,11 +27,17 @@ std::string to_line(const StepMetrics& m) {
 }
 
 nlohmann::ordered_json to_json(const EvalMetrics& m) {
-  return {{"step", m.step}, {"eval_loss", m.loss}, {"eval_tokens", m.tokens}, {"eval_seconds", m.seconds}};
+  nlohmann::ordered_json j = {{"step", m.step}, {"eval_loss", m.loss}};
+  if (m.loss_per_byte) j["eval_loss_per_byte"] = *m.loss_per_byte;
+  j["eval_tokens"] = m.tokens;
+  j["eval_seconds"] = m.seconds;
+  return j;
 }
 
 std::string to_line(const EvalMetrics& m) {
-  return fmt::format("eval {:>6}  loss {:.4f}  {} tokens  {:.1f} s", m.step, m.loss, m.tokens, m.seconds);
+  const std::string byte = m.loss_per_byte ? fmt::format(" a token, {:.4f} a byte", *m.loss_per_byte) : "";
+  return fmt::format("eval {:>6}  loss {:.4f}{}  {} tokens  {:.1f} s", m.step, m.loss, byte, m.tokens,
+                     m.seconds);
 }
 
 Result<MetricsFile> MetricsFile::open(const std::string& path, int64_t first_step) {

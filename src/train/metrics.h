@@ -30,7 +30,8 @@ std::string to_line(const StepMetrics&);
 // Held-out loss of the state after `step` updates.
 struct EvalMetrics {
   int64_t step = 0;
-  double loss = 0;
+  double loss = 0;                      // nats a token
+  std::optional<double> loss_per_byte;  // of the held-out text, whatever its tokens are: comparable
   int64_t tokens = 0;
   double seconds = 0;
 };

@@ -73,6 +73,7 @@ Result<Setup> make_setup(const config::Config& config, const hw::Spec* spec) {
   s.step.bf16_dot = kernels::bf16_dot_name(s.kernels.choice.bf16_dot);
   s.batch = {config.rows_per_device(), s.step.shape.sequence, s.ranks, s.step.accumulation};
   s.schedule = LearningRateSchedule::from(config);
+  LIGNUM_ASSIGN_OR_RETURN(s.tokenizer, find_tokenizer(config, s.model.vocab_size));
   return s;
 }
 

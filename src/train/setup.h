@@ -20,6 +20,7 @@ struct Setup {
   KernelChoice kernels;
   plan::ProgramOptions step;  // outputs = state
   BatchShape batch;
+  SharedTokenizer tokenizer;  // of train_files and eval_files
   LearningRateSchedule schedule;
 };
 

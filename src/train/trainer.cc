@@ -79,6 +79,10 @@ void log_start(const Run& run) {
                       mesh_text(s.step.mesh.axes), s.threads, describe(s.kernels)));
   run.log(fmt::format("{} rows of {} tokens a step; planned memory {} a rank", s.batch.global_rows(),
                       s.batch.seq, plan::bytes_text(static_cast<double>(run.program.memory.arena_bytes))));
+  if (s.tokenizer) {
+    run.log(fmt::format("{}: {} tokens, {:.2f} bytes of text a token", s.tokenizer->path,
+                        s.tokenizer->tokenizer.vocab_size(), run.data.rows().bytes_per_token()));
+  }
   if (s.step.adamw.weight_decay > 0) {
     const std::vector<std::string> kept = not_decayed(s.model, s.step.adamw);
     run.log(kept.empty() ? "weight decay: every parameter"
@@ -145,7 +149,8 @@ nlohmann::ordered_json to_json(const TrainSummary& s) {
 
 Result<TrainSummary> train(const config::Config& config, const TrainOptions& options) {
   LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config, options.spec));
-  LIGNUM_ASSIGN_OR_RETURN(TrainData data, TrainData::open(config, setup.model.vocab_size, setup.batch));
+  LIGNUM_ASSIGN_OR_RETURN(TrainData data,
+                          TrainData::open(config, setup.model.vocab_size, setup.batch, setup.tokenizer));
   const std::string folder = run_folder(config);
   const bool checkpoints = config.boolean("enable_checkpointing");
   LIGNUM_RETURN_IF_ERROR(make_directories(folder));
