@@ -229,7 +229,8 @@ TEST(TrainData, OpensFromTheConfiguration) {
   ASSERT_TRUE(data.ok()) << data.status().message();
   EXPECT_EQ(data->rows().count(), 111);
   EXPECT_EQ(open({"dataset_type=text", "train_files=" + (folder / "t")}, 255).status().message(),
-            "dataset_type=text without a tokenizer reads bytes and needs a vocabulary of at least 256, but the model has 255");
+            "dataset_type=text without a tokenizer reads bytes and needs a vocabulary of at least 256, but "
+            "the model has 255");
   EXPECT_EQ(open({"dataset_type=text"}, 256).status().message(),
             "train_files is empty: dataset_type=text needs paths or globs there");
 }

@@ -9,6 +9,7 @@
 #include "plan/program.h"
 #include "train/data.h"
 #include "train/kernel_choice.h"
+#include "train/ranks.h"
 #include "train/schedule.h"
 
 namespace lignum::train {
@@ -16,7 +17,8 @@ namespace lignum::train {
 struct Setup {
   config::ModelConfig model;
   int64_t ranks = 1;
-  int threads = 1;  // of a rank
+  int64_t ranks_here = 1;  // on this machine: what shares its cores and memory
+  int threads = 1;         // of a rank
   KernelChoice kernels;
   plan::ProgramOptions step;  // outputs = state
   BatchShape batch;
@@ -26,7 +28,10 @@ struct Setup {
 
 // Reads every key that shapes a run; the errors name the key. Takes target=cpu only. spec: this machine's
 // calibration, for the choice of kernels; may be null.
-Result<Setup> make_setup(const config::Config& config, const hw::Spec* spec);
+Result<Setup> make_setup(const config::Config& config, const hw::Spec* spec, const Processes& processes = {});
+// What a probe chose may differ between processes: the first one's way of bf16 dots is everyone's. An error
+// names what another process cannot take.
+Status share_kernels(const Ranks& processes, Setup& setup);
 
 // The options of a step over `ranks` ranks or devices of any target: plan::program_options with adamw_mask.
 Result<plan::ProgramOptions> step_options(const config::Config& config, const config::ModelConfig& model,
@@ -40,7 +45,7 @@ plan::ProgramOptions eval_options(const Setup& setup);
 // Bytes: device_memory, else a rank's part of what the specification gives programs, else (no specification,
 // or a CPU's without memory) its part of this machine's physical memory; 0 (none) where the system does not
 // tell.
-int64_t memory_budget(const config::Config& config, const hw::Spec* spec, int64_t ranks);
+int64_t memory_budget(const config::Config& config, const hw::Spec* spec, int64_t ranks_here);
 
 // base_output_directory/run_name; without a name one is made from the time.
 std::string run_folder(const config::Config& config);

@@ -134,7 +134,7 @@ Status bench(const std::vector<std::string>& words) {
   LIGNUM_ASSIGN_OR_RETURN(const config::Config config, config::Config::load(yaml, overrides));
   LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config));
   if (setup.ranks != 1) return user_error("train_bench: ranks is {}; 1 is allowed", setup.ranks);
-  if (setup.choice.isa == kernels::Isa::scalar)
+  if (setup.kernels.choice.isa == kernels::Isa::scalar)
     return user_error("train_bench: isa is scalar; avx512 and avx2 are allowed");
   LIGNUM_ASSIGN_OR_RETURN(const plan::Program program, plan::make_program(setup.step));
   LIGNUM_ASSIGN_OR_RETURN(const TrainData data, TrainData::open(config, setup.model.vocab_size, setup.batch));
@@ -144,7 +144,7 @@ Status bench(const std::vector<std::string>& words) {
   options.plan = &program.memory;
   options.mesh = &setup.step.mesh;
   options.parallel = pool.get();
-  options.choice = setup.choice;
+  options.choice = setup.kernels.choice;
   LIGNUM_ASSIGN_OR_RETURN(const auto executor, exec::Executor::create(options));
   init_parameters(setup.model, {program, setup.step.mesh, 0}, *executor, 0);
 
@@ -164,7 +164,7 @@ Status bench(const std::vector<std::string>& words) {
     const auto number = static_cast<int32_t>(step);
     std::memcpy(executor->param("learning_rate"), &rate, sizeof(rate));
     std::memcpy(executor->param("step"), &number, sizeof(number));
-    const double fma_rate = kernels::probe_fma(setup.choice.isa, *pool), copy_rate = copy.rate(*pool);
+    const double fma_rate = kernels::probe_fma(setup.kernels.choice.isa, *pool), copy_rate = copy.rate(*pool);
     trace.clear();
     const auto begin = Clock::now();
     LIGNUM_RETURN_IF_ERROR(executor->step());
@@ -188,7 +188,7 @@ Status bench(const std::vector<std::string>& words) {
   fmt::print(
       "Roofline beside the steps, {} thread(s), {}: {:.0f} GFLOP/s of multiply-adds, {:.1f} GB/s of copying "
       "(median).\n",
-      setup.threads, kernels::isa_name(setup.choice.isa), median(samples.fma) * 1e-9,
+      setup.threads, kernels::isa_name(setup.kernels.choice.isa), median(samples.fma) * 1e-9,
       median(samples.copy) * 1e-9);
   fmt::print("Between the nodes: {:.1f} ms.\n\n", median(samples.gaps) * 1e3);
   print(samples.by_kind, samples, 0.0005);
