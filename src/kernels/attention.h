@@ -25,7 +25,10 @@
 namespace lignum::kernels {
 
 struct Attention {
-  int64_t batch = 1, seq = 0, heads = 0, kv_heads = 0, dim = 0;
+  int64_t batch = 1, seq = 0;
+  int64_t first = 0;  // forward only: the queries are positions first..seq-1 of the sequence; S of q, out and
+                      // lse is then seq - first, S of k and v is seq
+  int64_t heads = 0, kv_heads = 0, dim = 0;
   DType dtype = DType::f32;  // of q, k, v, out and their gradients: f32 or bf16
   float scale = 1.0f;
   bool causal = true;

@@ -9,7 +9,8 @@ namespace lignum::kernels {
 namespace {
 
 // Best first within an ISA.
-constexpr const GemmPath* kPaths[] = {&kGemmAvx512, &kGemmAvx2, &kGemmScalar};
+constexpr const GemmPath* kPaths[] = {&kGemmLinesAvx512, &kGemmAvx512,      &kGemmLinesAvx2,
+                                      &kGemmAvx2,        &kGemmLinesScalar, &kGemmScalar};
 
 const GemmPath& path_for(Choice choice, const Gemm& g) {
   for (const GemmPath* path : kPaths) {
