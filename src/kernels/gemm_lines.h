@@ -22,36 +22,36 @@ struct GemmLines {
     return nullptr;
   }
 
-  // A's row r as floats, k elements from p on: in place, or widened.
+  // A's rows as floats, ld apart: in place, or widened into the workspace (gemm_scratch leaves room).
   template <class A>
-  LIGNUM_INLINE const float* rows_of(const Gemm& g, const A* a, int64_t rows, int64_t p, int64_t kc,
-                                     float* room, int64_t& ld) {
-    const int64_t step =
-        g.trans_a ? 1 : g.lda;  // one row: its elements lie lda apart where A is stored [k, 1]
-    const int64_t each = g.trans_a ? g.lda : 1;
+  LIGNUM_INLINE const float* floats_of(const Gemm& g, const A* a, int64_t rows, float* workspace,
+                                       int64_t& ld) {
+    const int64_t each = g.trans_a ? g.lda : 1;  // stored [k, 1]: one row, its elements lie lda apart
     if constexpr (sizeof(A) == sizeof(float)) {
       if (each == 1) {
-        ld = step;
-        return a + p;
+        ld = g.lda;
+        return a;
       }
     }
-    ld = kGemmKc;
+    ld = g.k;
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t i = 0; i < kc; ++i) {
-        const A x = a[r * step + (p + i) * each];
+      for (int64_t i = 0; i < g.k; ++i) {
+        const A x = a[r * g.lda + i * each];
         if constexpr (sizeof(A) == sizeof(float)) {
-          room[r * kGemmKc + i] = x;
+          workspace[r * ld + i] = x;
         } else {
-          room[r * kGemmKc + i] = __builtin_bit_cast(float, static_cast<uint32_t>(x) << 16);
+          workspace[r * ld + i] = __builtin_bit_cast(float, static_cast<uint32_t>(x) << 16);
         }
       }
     }
-    return room;
+    return workspace;
   }
 
   template <int kR, class A, class B>
-  static void columns(const Gemm& g, const A* a, const B* b, char* c, int64_t column, int64_t count) {
-    float room[kR * kGemmKc];
+  static void columns(const Gemm& g, const A* a, const B* b, char* c, int64_t column, int64_t count,
+                      float* workspace) {
+    int64_t ld = 0;
+    const float* x = floats_of(g, a, kR, workspace, ld);
     for (int64_t j = column; j < column + count; j += kWidth) {
       const int64_t left = column + count - j;
       const int lines = static_cast<int>(left < kWidth ? left : kWidth);
@@ -60,12 +60,10 @@ struct GemmLines {
       for (int r = 0; r < kR; ++r) total[r] = Ops::zero();
       for (int64_t p = 0; p < g.k; p += kGemmKc) {
         const int64_t kc = g.k - p < kGemmKc ? g.k - p : kGemmKc;
-        int64_t ld = 0;
-        const float* x = rows_of(g, a, kR, p, kc, room, ld);
         V sum[kR];
         LIGNUM_UNROLL
         for (int r = 0; r < kR; ++r) sum[r] = Ops::zero();
-        L::template dot<kR>(b + j * g.ldb + p, g.ldb, lines, kc, x, ld, kWidth * g.ldb, sum);
+        L::template dot<kR>(b + j * g.ldb + p, g.ldb, lines, kc, x + p, ld, kWidth * g.ldb, sum);
         LIGNUM_UNROLL
         for (int r = 0; r < kR; ++r) total[r] = p == 0 ? sum[r] : Ops::add(total[r], sum[r]);
       }
@@ -83,21 +81,24 @@ struct GemmLines {
 
   template <int kR, class A, class B>
   static void rows(const Gemm& g, const A* a, const B* b, char* c, int64_t row, int64_t rows_left,
-                   int64_t column, int64_t count) {
+                   int64_t column, int64_t count, float* workspace) {
     if constexpr (kR > 1) {
-      if (rows_left < kR) return rows<kR - 1>(g, a, b, c, row, rows_left, column, count);
+      if (rows_left < kR) return rows<kR - 1>(g, a, b, c, row, rows_left, column, count, workspace);
     }
-    columns<kR>(g, a + row * g.lda, b, c + row * g.ldc * (g.c == DType::bf16 ? 2 : 4), column, count);
+    columns<kR>(g, a + row * g.lda, b, c + row * g.ldc * (g.c == DType::bf16 ? 2 : 4), column, count,
+                workspace);
   }
 
   static void block(const Gemm& g, const GemmScratch&, const void* a, const void* b, void* c, int64_t row,
-                    int64_t count_rows, int64_t column, int64_t count, float*) {
+                    int64_t count_rows, int64_t column, int64_t count, float* workspace) {
     const auto with_b = [&](const auto* typed_a) {
       char* to = static_cast<char*>(c);
       if (g.b == DType::bf16) {
-        rows<kGemmLinesRows>(g, typed_a, static_cast<const uint16_t*>(b), to, row, count_rows, column, count);
+        rows<kGemmLinesRows>(g, typed_a, static_cast<const uint16_t*>(b), to, row, count_rows, column, count,
+                             workspace);
       } else {
-        rows<kGemmLinesRows>(g, typed_a, static_cast<const float*>(b), to, row, count_rows, column, count);
+        rows<kGemmLinesRows>(g, typed_a, static_cast<const float*>(b), to, row, count_rows, column, count,
+                             workspace);
       }
     };
     if (g.a == DType::bf16) {
