@@ -25,15 +25,15 @@
 namespace lignum::kernels {
 
 struct Attention {
-  int64_t batch = 1, seq = 0;
-  int64_t first = 0;  // forward only: the queries are positions first..seq-1 of the sequence; S of q, out and
-                      // lse is then seq - first, S of k and v is seq
-  int64_t heads = 0, kv_heads = 0, dim = 0;
+  int64_t batch = 1, seq = 0, heads = 0, kv_heads = 0, dim = 0;
   DType dtype = DType::f32;  // of q, k, v, out and their gradients: f32 or bf16
   float scale = 1.0f;
   bool causal = true;
   int64_t window = 0;    // positions that a query sees, its own among them; 0: all. Needs causal
   float softcap = 0.0f;  // 0: none
+  // Forward only: the queries are positions first..S-1 of the sequence. q, out and lse hold S - first
+  // positions then, k and v S.
+  int64_t first = 0;
 };
 
 // ok, or a user error that names the field, its value and what is allowed.

@@ -37,13 +37,13 @@ int64_t decode_floats(const CachedAttention& x) {
 Attention sequence(const CachedAttention& x, int64_t start, int64_t count) {
   return {.batch = 1,
           .seq = start + count,
-          .first = start,
           .heads = x.heads,
           .kv_heads = x.kv_heads,
           .dim = x.dim,
           .dtype = x.dtype,
           .scale = x.scale,
-          .causal = true};
+          .causal = true,
+          .first = start};
 }
 int64_t lse_bytes(const CachedAttention& x) { return round_up(x.tokens * x.heads * kFloat, 64); }
 
