@@ -43,6 +43,8 @@ Attention sequence(const CachedAttention& x, int64_t start, int64_t count) {
           .dtype = x.dtype,
           .scale = x.scale,
           .causal = true,
+          .window = x.window,
+          .softcap = x.softcap,
           .first = start};
 }
 int64_t lse_bytes(const CachedAttention& x) { return round_up(x.tokens * x.heads * kFloat, 64); }
@@ -107,13 +109,15 @@ void cached_attention(Choice choice, const CachedAttention& x, const void* q, co
                 .k = at(k, first_key),
                 .v = at(v, first_key),
                 .out = at(out, query),
+                .first_key = x.window > 0 ? std::max<int64_t>(0, start[b] + t + 1 - x.window) : 0,
                 .keys = start[b] + t + 1,
                 .group = group,
                 .dim = x.dim,
                 .ld = x.kv_heads * x.dim,
                 .padded_dim = padded_dim(x),
                 .dtype = x.dtype,
-                .scale = x.scale},
+                .scale = x.scale,
+                .softcap = x.softcap},
                static_cast<float*>(workspace) + thread * floats);
   });
 }

@@ -22,6 +22,8 @@ struct CachedAttention {
   int64_t batch = 1, tokens = 0, capacity = 0, heads = 0, kv_heads = 0, dim = 0;
   DType dtype = DType::f32;  // of q, k, v and out: f32 or bf16
   float scale = 1.0f;
+  int64_t window = 0;    // positions that a token sees, its own among them; 0: all
+  float softcap = 0.0f;  // 0: none
 };
 
 // ok, or a user error that names the field, its value and what is allowed.

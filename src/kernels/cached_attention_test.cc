@@ -17,6 +17,8 @@ struct Shape {
   int64_t batch, tokens, capacity, heads, kv_heads, dim;
   DType dtype;
   std::vector<int32_t> start, count;
+  int64_t window = 0;
+  float softcap = 0;
 };
 
 CachedAttention of(const Shape& s) {
@@ -27,7 +29,9 @@ CachedAttention of(const Shape& s) {
           .kv_heads = s.kv_heads,
           .dim = s.dim,
           .dtype = s.dtype,
-          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.dim)))};
+          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.dim))),
+          .window = s.window,
+          .softcap = s.softcap};
 }
 
 const std::vector<Shape>& shapes() {
@@ -42,6 +46,9 @@ const std::vector<Shape>& shapes() {
       {2, 1, 300, 6, 2, 64, DType::bf16, {223, 290}, {1, 1}},
       {1, 2, 300, 3, 1, 20, DType::bf16, {229}, {2}},
       {1, 7, 300, 3, 1, 20, DType::bf16, {229}, {7}},
+      {3, 1, 700, 4, 2, 16, DType::f32, {690, 300, 2}, {1, 1, 1}, 240},  // windows that begin inside a block
+      {1, 1, 700, 4, 2, 16, DType::f32, {500}, {1}, 3, 2.0f},
+      {2, 9, 500, 6, 3, 24, DType::f32, {0, 440}, {9, 5}, 5, 1.5f},
   };
   return kShapes;
 }
@@ -95,7 +102,9 @@ TEST_P(CachedAttentionOnIsa, BitsAreThoseOfTheWholeSequence) {
                         .dim = s.dim,
                         .dtype = s.dtype,
                         .scale = of(s).scale,
-                        .causal = true};
+                        .causal = true,
+                        .window = s.window,
+                        .softcap = s.softcap};
         const int64_t last = (whole.seq - 1) * token;
         Buffer q(s.dtype, whole.seq * token), out(s.dtype, whole.seq * token),
             lse(DType::f32, whole.seq * s.heads);

@@ -44,6 +44,13 @@ struct DecodeAttention {
     }
   }
 
+  // scores = c tanh(scores / c)
+  static void cap(float softcap, float* scores, int64_t n) {
+    const V c = Ops::set1(softcap), inverse = Ops::set1(1.0f / softcap);
+    for (int64_t i = 0; i < n; i += kWidth)
+      Ops::store(scores + i, Ops::mul(c, tanh_of<Ops>(Ops::mul(Ops::load(scores + i), inverse))));
+  }
+
   // A block of scores becomes exponentials; returns what the sums so far are multiplied by.
   static float softmax_block(float* scores, int64_t keys, float& largest, float& sum) {
     const float before = largest;
@@ -127,8 +134,11 @@ struct DecodeAttention {
       largest[h] = -__builtin_inff();
       sum[h] = 0;
     }
-    for (int64_t key = 0; key < x.keys; key += kAttentionBlock) {
-      const int64_t keys = smaller(kAttentionBlock, x.keys - key);
+    // Blocks lie where they do in a whole sequence; what a window hides of the first adds zeros there,
+    // nothing here.
+    for (int64_t key = x.first_key, next = 0; key < x.keys; key = next) {
+      next = (key / kAttentionBlock + 1) * kAttentionBlock;
+      const int64_t keys = smaller(next, x.keys) - key;
       const T* k = static_cast<const T*>(x.k) + key * x.ld;
       const T* v = static_cast<const T*>(x.v) + key * x.ld;
       for (int64_t h = 0; h < x.group; h += kHeads) {
@@ -136,6 +146,7 @@ struct DecodeAttention {
           score<kH>(x, k, keys, q + h * x.padded_dim, scores + h * kAttentionBlock);
         });
       }
+      if (x.softcap > 0) cap(x.softcap, scores, x.group * kAttentionBlock);
       for (int64_t h = 0; h < x.group; ++h)
         shrink[h] = softmax_block(scores + h * kAttentionBlock, keys, largest[h], sum[h]);
       for (int64_t h = 0; h < x.group; h += kHeads) {

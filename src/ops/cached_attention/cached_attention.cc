@@ -1,6 +1,7 @@
 // cached_attention: causal attention of new tokens over a cache, with grouped queries.
 //   q [B, T, H, D], k and v [B, P, Hkv, D], f32 or bf16; start [B] i32, count [B] i32 -> out like q
-//   attribute: scale
+//   attributes: scale; window w, if any: a token sees the last w positions; softcap c, if any: scores are
+//   c tanh(scaled score / c)
 // The cache holds the rows of the new tokens already (cache_write). For t < count[b]:
 //   out[b, t] = sum_j p[j] v[b, j],  p = softmax_j(scale q[b, t] . k[b, j]) over j <= start[b] + t,
 // and zeros for the other t. Query head h reads head h / (H / Hkv). Arithmetic in f32.
@@ -24,7 +25,9 @@ kernels::CachedAttention shape_of(const Site& s) {
           .kv_heads = k[2],
           .dim = q[3],
           .dtype = s.in[0].dtype,
-          .scale = static_cast<float>(s.attrs.get<double>("scale"))};
+          .scale = static_cast<float>(s.attrs.get<double>("scale")),
+          .window = s.attrs.get_or<int64_t>("window", 0),
+          .softcap = static_cast<float>(s.attrs.get_or<double>("softcap", 0.0))};
 }
 
 struct CachedAttentionOp {
@@ -49,6 +52,10 @@ struct CachedAttentionOp {
       LIGNUM_RETURN_IF_ERROR(expect_dims(in[i], name, {q.dims[0]}, "the first dim of q"));
     }
     LIGNUM_RETURN_IF_ERROR(number_in(attrs, "scale", -1e6, 1e6).status());
+    if (attrs.all().contains("window"))
+      LIGNUM_RETURN_IF_ERROR(int_in(attrs, "window", 1, int64_t{1} << 40).status());
+    if (attrs.all().contains("softcap"))
+      LIGNUM_RETURN_IF_ERROR(number_in(attrs, "softcap", 1e-6, 1e6).status());
     return Types{q};
   }
 
@@ -65,7 +72,8 @@ struct CachedAttentionOp {
   static Cost cost(const Site& s) {
     const auto a = shape_of(s);
     Cost c = streaming_cost(s, 0);
-    const double pairs = static_cast<double>(a.batch * a.heads * a.tokens) * static_cast<double>(a.capacity);
+    const int64_t seen = a.window > 0 ? std::min(a.window, a.capacity) : a.capacity;
+    const double pairs = static_cast<double>(a.batch * a.heads * a.tokens) * static_cast<double>(seen);
     c.work = a.tokens > 1 ? Work::attention : Work::rows;
     c.flops = 4 * pairs * static_cast<double>(a.dim);
     c.transcendentals = pairs;
@@ -81,12 +89,19 @@ struct CachedAttentionOp {
     const int64_t group = a.heads / a.kv_heads;
     Arith m(b);
     const Value q = b.reshape(in[0], {a.batch, a.tokens, a.kv_heads, group, a.dim});
-    const Value scores = m.mul(m.matmul(q, in[1], {4}, {3}, {0, 2}, {0, 2}), s.attrs.get<double>("scale"));
+    Value scores = m.mul(m.matmul(q, in[1], {4}, {3}, {0, 2}, {0, 2}), s.attrs.get<double>("scale"));
+    if (const double cap = s.attrs.get_or<double>("softcap", 0.0); cap > 0)
+      scores = m.mul(b.elementwise("tanh", {m.mul(scores, 1 / cap)}), cap);
     const Dims dims = b.type(scores).dims;  // [B, Hkv, T, G, P]
     const Value position = m.add(m.iota(dims, 2), b.broadcast(in[3], dims, {0}));
     // Finite, so that no difference of two of them is a NaN; exp() of it is 0 beside any real score.
     constexpr double kMasked = -1e30;
-    const Value seen = m.select(m.compare("ge", position, m.iota(dims, 4)), scores, m.like(scores, kMasked));
+    const Value key = m.iota(dims, 4), masked = m.like(scores, kMasked);
+    Value seen = m.select(m.compare("ge", position, key), scores, masked);
+    if (a.window > 0) {
+      const Value oldest = m.sub(position, m.like(position, static_cast<double>(a.window - 1)));
+      seen = m.select(m.compare("ge", key, oldest), seen, masked);
+    }
     const Value e = m.exp(m.sub(seen, m.over_row(m.max_last(seen), dims)));
     const Value p = m.div(e, m.over_row(m.sum_last(e), dims));
     const Value out = b.transpose(m.matmul(p, in[2], {4}, {1}, {0, 1}, {0, 2}), {0, 2, 1, 3, 4});
@@ -97,7 +112,7 @@ struct CachedAttentionOp {
 
   static void reference(const RefCall& c) {
     const auto a = shape_of(c.site);
-    const double scale = c.site.attrs.get<double>("scale");
+    const double scale = c.site.attrs.get<double>("scale"), cap = c.site.attrs.get_or<double>("softcap", 0.0);
     for (int64_t b = 0; b < a.batch; ++b) {
       const auto start = static_cast<int64_t>(c.in[3]->data[static_cast<size_t>(b)]);
       const auto count = static_cast<int64_t>(c.in[4]->data[static_cast<size_t>(b)]);
@@ -110,10 +125,11 @@ struct CachedAttentionOp {
           };
           const double* q = c.in[0]->data.data() + row;
           std::vector<double> p;
-          for (int64_t j = 0; j <= start + t; ++j) {
+          const int64_t oldest = a.window > 0 ? std::max<int64_t>(0, start + t + 1 - a.window) : 0;
+          for (int64_t j = oldest; j <= start + t; ++j) {
             double score = 0;
             for (int64_t d = 0; d < a.dim; ++d) score += q[d] * key(*c.in[1], j)[d];
-            p.push_back(scale * score);
+            p.push_back(cap > 0 ? cap * std::tanh(scale * score / cap) : scale * score);
           }
           const double largest = *std::max_element(p.begin(), p.end());
           double sum = 0;
@@ -121,7 +137,7 @@ struct CachedAttentionOp {
           double* out = c.out[0].data.data() + row;
           for (size_t j = 0; j < p.size(); ++j)
             for (int64_t d = 0; d < a.dim; ++d)
-              out[d] += p[j] / sum * key(*c.in[2], static_cast<int64_t>(j))[d];
+              out[d] += p[j] / sum * key(*c.in[2], oldest + static_cast<int64_t>(j))[d];
         }
       }
     }
@@ -151,20 +167,30 @@ struct CachedAttentionOp {
   static std::vector<Case> cases() {
     constexpr DType f32 = DType::f32, bf16 = DType::bf16;
     const auto make = [](std::string name, int64_t batch, int64_t tokens, int64_t capacity, int64_t heads,
-                         int64_t kv_heads, int64_t dim, DType dtype) {
+                         int64_t kv_heads, int64_t dim, DType dtype, int64_t window = 0, double softcap = 0) {
       const Dims cache = {batch, capacity, kv_heads, dim};
+      Attrs attrs = {{"scale", 1 / std::sqrt(static_cast<double>(dim))}};
+      if (window > 0) attrs.set("window", window);
+      if (softcap > 0) attrs.set("softcap", softcap);
       return Case{std::move(name),
                   {tensor(dtype, {batch, tokens, heads, dim}), tensor(dtype, cache), tensor(dtype, cache),
                    tensor(DType::i32, {batch}, Fill::position, static_cast<double>(capacity - tokens + 1)),
                    tensor(DType::i32, {batch}, Fill::position, static_cast<double>(tokens + 1))},
-                  {{"scale", 1 / std::sqrt(static_cast<double>(dim))}}};
+                  std::move(attrs)};
     };
     return {
-        make("one_row", 1, 1, 1, 1, 1, 8, f32),      make("odd", 4, 1, 7, 3, 3, 5, f32),
-        make("grouped", 4, 1, 6, 4, 2, 8, f32),      make("chunk", 3, 3, 8, 3, 1, 6, f32),
-        make("tiles", 2, 7, 10, 2, 2, 4, f32),       make("misaligned", 2, 1, 37, 1, 1, 11, f32),
-        make("two_blocks", 2, 1, 229, 1, 1, 3, f32), make("bf16", 2, 2, 9, 4, 2, 16, bf16),
+        make("one_row", 1, 1, 1, 1, 1, 8, f32),
+        make("odd", 4, 1, 7, 3, 3, 5, f32),
+        make("grouped", 4, 1, 6, 4, 2, 8, f32),
+        make("chunk", 3, 3, 8, 3, 1, 6, f32),
+        make("tiles", 2, 7, 10, 2, 2, 4, f32),
+        make("misaligned", 2, 1, 37, 1, 1, 11, f32),
+        make("two_blocks", 2, 1, 229, 1, 1, 3, f32),
+        make("bf16", 2, 2, 9, 4, 2, 16, bf16),
         make("empty", 0, 1, 5, 2, 1, 4, f32),
+        make("window", 4, 1, 9, 4, 2, 8, f32, 3),
+        make("window_tiles_softcap", 3, 6, 11, 2, 1, 4, f32, 4, 0.5),
+        make("softcap_bf16", 4, 1, 9, 2, 2, 8, bf16, 0, 2.0),
     };
   }
 };
