@@ -39,8 +39,8 @@ struct Generated {
 // Called for each new token but an end token, sequences in order within a step.
 using OnToken = std::function<void(int64_t sequence, int32_t id)>;
 
-// Positions an engine needs for these prompts. Refuses no prompts, an empty one, and one that leaves no room
-// under the model's max_position; ends sequences there.
+// Positions an engine needs for these prompts. Refuses no prompts, an empty one, a token outside the
+// vocabulary and a prompt that leaves no room under the model's max_position, where sequences end.
 Result<int64_t> positions_needed(const config::ModelConfig& model,
                                  const std::vector<std::vector<int32_t>>& prompts,
                                  const GenerateOptions& options);

@@ -35,7 +35,7 @@ const std::vector<Key>& own_keys() {
       key("max_new_tokens", Type::integer, 1, kMaxTokens, "128", "tokens a sequence gets at most"),
       key("temperature", Type::real, 0, 1e6, "1", "divides the logits; 0: the likeliest token, always"),
       key("top_k", Type::integer, 0, kMaxTokens, "0", "draw from the k likeliest tokens; 0: from all"),
-      key("top_p", Type::real, 5e-324, 1, "1",
+      key("top_p", Type::real, 0, 1, "1",
           "draw from the likeliest tokens that make up this probability"),
       key("seed", Type::integer, 0, 9007199254740992.0, "0", "of the draws"),
       key("eos_ids", Type::list, 0, 0, "[]", "tokens that end a sequence, [2,5] say; not given: the model's"),
