@@ -14,6 +14,7 @@ int64_t lines(const std::string& text) { return std::count(text.begin(), text.en
 TEST(Cli, ExitCodesAndOneMessage) {
   const RunFolder f;
   const std::string yml = f / "tiny.yml";
+  const std::string model = LIGNUM_SOURCE_DIR "/tests/golden/llama_yarn";
   const std::vector<std::vector<std::string>> mistakes = {
       {},
       {"trian"},
@@ -49,6 +50,20 @@ TEST(Cli, ExitCodesAndOneMessage) {
       {"inspect", "batches", yml, "--output", "/absent/batches.safetensors"},
       {"verify-model", "/absent"},
       {"verify-model", f.path(), "steps=3"},
+      {"generate"},
+      {"generate", "/absent", "--prompt", "x"},
+      {"generate", f.path(), "--prompt", "x"},
+      {"generate", model},
+      {"generate", model, "--prompt", "x"},
+      {"generate", model, "--ids", ""},
+      {"generate", model, "--ids", "1 x"},
+      {"generate", model, "--ids", "211"},
+      {"generate", model, "--ids", "1", "top_p=0"},
+      {"generate", model, "--ids", "1", "temperature=-1"},
+      {"generate", model, "--ids", "1", "top_pp=1"},
+      {"generate", model, "--ids", "1", "device_memory=1KiB"},
+      {"generate", model, model, "--ids", "1"},
+      {"generate", model, "--prompt-file", "/absent"},
       {"calibrate", "--seconds", "-1"},
       {"tokenizer"},
       {"tokenizer", "show", "/absent"},
@@ -81,8 +96,8 @@ TEST(Cli, OutputThatCannotBeWrittenIsAnError) {
 
 TEST(Cli, HelpOfEveryVerbHasExamples) {
   const TestFolder f;
-  for (const std::string verb :
-       {"train", "eval", "plan", "compile", "calibrate", "inspect", "tokenizer", "verify-model"}) {
+  for (const std::string verb : {"train", "eval", "generate", "plan", "compile", "calibrate", "inspect",
+                                 "tokenizer", "verify-model"}) {
     const Ended e = run(f, {verb, "--help"});
     EXPECT_EQ(e.code, 0);
     EXPECT_NE(e.out.find("Examples:\n  lignum " + verb), std::string::npos) << e.out;
@@ -138,6 +153,32 @@ TEST(Cli, TrainEvalInspect) {
   EXPECT_GT(read_text(f / "b.safetensors")->size(), 3u * 2 * 16 * 2 * sizeof(int32_t));
   const Ended k = run(f, {"inspect", "config", yml, "steps=5"});
   EXPECT_NE(k.out.find("steps: 5"), std::string::npos) << k.out;
+
+  const std::vector<std::string> sample = {"generate", f.run("a"), "--prompt",
+                                           "To ",      "--prompt", "be, or not",
+                                           "seed=4",   "top_k=50", "max_new_tokens=9"};
+  const auto generated = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), sample.begin(), sample.end());
+    more.emplace_back("--json");
+    const Ended g = run(f, more);
+    EXPECT_EQ(g.code, 0) << g.err;
+    return nlohmann::json::parse(g.out);
+  };
+  const auto one = generated({"threads=1"});
+  EXPECT_EQ(one["model"], f.checkpoint("a", 8));
+  ASSERT_EQ(one["sequences"].size(), 2u);
+  EXPECT_EQ(one["sequences"][1]["prompt"], "be, or not");
+  EXPECT_EQ(one["sequences"][0]["ids"].size(), 9u);
+  EXPECT_EQ(one["prefill"]["tokens"], 13);
+  EXPECT_EQ(one["decode"]["tokens"], 16);
+  EXPECT_EQ(generated({"threads=2", "prefill_tokens=3"})["sequences"], one["sequences"]);
+  const Ended shown = run(f, sample);
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_TRUE(shown.out.starts_with("== prompt 1 (max_new_tokens)\nTo ")) << shown.out;
+  const Ended greedy =
+      run(f, {"generate", f.run("a"), "--prompt", "To be", "temperature=0", "max_new_tokens=5"});
+  EXPECT_EQ(greedy.code, 0) << greedy.err;
+  EXPECT_TRUE(greedy.out.starts_with("To be")) << greedy.out;
 }
 
 TEST(Cli, PlanOfATpu) {

@@ -96,7 +96,7 @@ struct BatchesArguments {
 
 Status inspect_batches(const BatchesArguments& a) {
   LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
-  LIGNUM_ASSIGN_OR_RETURN(const train::Setup setup, train::make_setup(config));
+  LIGNUM_ASSIGN_OR_RETURN(const train::Setup setup, train::make_setup(config, nullptr));
   LIGNUM_ASSIGN_OR_RETURN(const train::TrainData data,
                           train::TrainData::open(config, setup.model.vocab_size, setup.batch));
   const int64_t steps = config.integer("steps");

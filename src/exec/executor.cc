@@ -68,7 +68,8 @@ struct Block {
 
 struct Executor::Impl final : ops::Collectives {
   ExecutorOptions options;
-  Arena arena;
+  Arena own;
+  const Arena* arena = &own;
   std::unique_ptr<comm::CommEngine> engine;
   std::map<std::string, int, std::less<>> groups;  // mesh axis -> group
   std::unique_ptr<Block> top;
@@ -82,7 +83,7 @@ struct Executor::Impl final : ops::Collectives {
     int64_t offset = place.base;
     for (const passes::Term& t : place.terms)
       offset += t.stride * (t.modulus > 0 ? loops.iteration[t.depth] % t.modulus : loops.row[t.depth]);
-    return arena.data() + offset;
+    return arena->data() + offset;
   }
 
   Status start(const ops::CollectiveCall& call) override {
@@ -291,7 +292,13 @@ Executor::~Executor() = default;
 Result<std::unique_ptr<Executor>> Executor::create(const ExecutorOptions& options) {
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  LIGNUM_ASSIGN_OR_RETURN(impl->arena, Arena::create(options.plan->arena_bytes, options.device_memory));
+  if (options.arena == nullptr) {
+    LIGNUM_ASSIGN_OR_RETURN(impl->own, Arena::create(options.plan->arena_bytes, options.device_memory));
+  } else {
+    LIGNUM_CHECK(options.arena->bytes() >= options.plan->arena_bytes, "an arena of {} bytes for a plan of {}",
+                 options.arena->bytes(), options.plan->arena_bytes);
+    impl->arena = options.arena;
+  }
   if (options.transport != nullptr) {
     LIGNUM_CHECK(options.mesh != nullptr && options.mesh->ranks() == options.transport->size(),
                  "mesh of {} ranks, transport of {}", options.mesh == nullptr ? 0 : options.mesh->ranks(),
@@ -342,7 +349,7 @@ const std::byte* Executor::output(std::string_view name) const {
 
 Status Executor::step() { return impl_->step(); }
 void Executor::set_trace(Trace* trace) { impl_->trace = trace; }
-const Arena& Executor::arena() const { return impl_->arena; }
+const Arena& Executor::arena() const { return *impl_->arena; }
 
 Result<std::optional<NonFinite>> Executor::find_non_finite() {
   impl_->checking = true;

@@ -28,6 +28,10 @@ struct ExecutorOptions {
   kernels::Choice choice;
   bool overlap = true;        // false: the communication engine has no thread of its own
   int64_t device_memory = 0;  // budget in bytes, 0: none
+  // Memory of at least plan->arena_bytes that steps take in turns; null: one of its own, within
+  // device_memory. The params that come first in both plans, alike in name and type, are then the same
+  // tensors; all else is overwritten by the other's steps, so every other param is written before each step.
+  Arena* arena = nullptr;
 };
 
 // The first value that is not finite, in the order of execution.

@@ -53,7 +53,7 @@ int64_t bf16_backward_floats(const Attention& x) {
          32 * round_up(x.dim, 16);
 }
 
-bool empty(const Attention& x) { return x.batch == 0 || x.seq == 0; }
+bool empty(const Attention& x) { return x.batch == 0 || x.seq == x.first; }
 
 // fp32 sums beside bf16 gradients, in floats.
 struct GradScratch {
@@ -88,6 +88,8 @@ Status attention_supported(const Attention& x) {
   if (x.batch < 0) return user_error("attention: batch is {}; 0 or more is allowed", x.batch);
   // Positions are compared as fp32 in the causal mask.
   if (x.seq < 0 || x.seq > (1 << 24)) return user_error("attention: seq is {}; 0 to 2^24 is allowed", x.seq);
+  if (x.first < 0 || x.first > x.seq)
+    return user_error("attention: first is {}; 0 to seq, {}, is allowed", x.first, x.seq);
   if (x.heads < 1 || x.kv_heads < 1 || x.heads % x.kv_heads != 0) {
     return user_error("attention: heads is {} and kv_heads {}; a positive multiple of kv_heads is allowed",
                       x.heads, x.kv_heads);
@@ -131,13 +133,14 @@ void attention(Choice choice, const Attention& x, const void* q, const void* k, 
   if (empty(x)) return;
   const AttentionPath& path = path_for(choice, x);
   const AttentionCall call{q, k, v, out, lse};
-  const int64_t chunks = ceil_div(x.seq * (x.heads / x.kv_heads), kAttentionTaskRows);
+  const int64_t group = x.heads / x.kv_heads;
+  const int64_t chunks = ceil_div((x.seq - x.first) * group, kAttentionTaskRows);
   const int64_t heads = x.batch * x.kv_heads;
   const int64_t floats = attention_forward_floats(x);
   pool.run(chunks * heads, [&](int64_t t, int thread) {
     // The last rows see the most keys: the long tasks first.
     const int64_t chunk = chunks - 1 - t / heads, head = t % heads;
-    path.forward(x, call, head / x.kv_heads, head % x.kv_heads, chunk * kAttentionTaskRows,
+    path.forward(x, call, head / x.kv_heads, head % x.kv_heads, x.first * group + chunk * kAttentionTaskRows,
                  static_cast<float*>(workspace) + thread * floats);
   });
 }

@@ -36,6 +36,9 @@ struct Attention {
   bool causal = true;
   int64_t window = 0;    // positions that a query sees, its own among them; 0: all. Needs causal
   float softcap = 0.0f;  // 0: none
+  // Forward only: the queries are positions first..S-1 of the sequence. q, out and lse hold S - first
+  // positions then, k and v S.
+  int64_t first = 0;
 };
 
 // ok, or a user error that names the field, its value and what is allowed.

@@ -419,6 +419,9 @@ struct AttentionBf16 {
   }
 
   static const char* refuses(const Attention& x) {
+    if (x.window > 0) return "windows are for the fp32 products";
+    if (x.softcap > 0) return "soft caps are for the fp32 products";
+    if (x.first > 0) return "queries that start later than the keys are for the fp32 products";
     return x.dtype == DType::bf16 ? nullptr : "dtype is not bf16";
   }
 

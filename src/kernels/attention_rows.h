@@ -32,13 +32,14 @@ struct AttentionRows {
         : batch(b), kv_head(h), group(x.heads / x.kv_heads), rows(x.seq * group) {}
     // First element of a row of q, out or their gradients.
     int64_t row(const Attention& x, int64_t r) const {
-      return ((batch * x.seq + r / group) * x.heads + kv_head * group + r % group) * x.dim;
+      return ((batch * (x.seq - x.first) + r / group - x.first) * x.heads + kv_head * group + r % group) *
+             x.dim;
     }
     int64_t key(const Attention& x, int64_t s) const {
       return ((batch * x.seq + s) * x.kv_heads + kv_head) * x.dim;
     }
     int64_t lse(const Attention& x, int64_t r) const {
-      return (batch * x.heads + kv_head * group + r % group) * x.seq + r / group;
+      return (batch * x.heads + kv_head * group + r % group) * (x.seq - x.first) + r / group - x.first;
     }
     // The same row in [B, Hkv, rows].
     int64_t flat(const Attention& x, int64_t r) const { return (batch * x.kv_heads + kv_head) * rows + r; }

@@ -10,7 +10,8 @@ namespace lignum::kernels {
 namespace {
 
 // Best first within an ISA.
-constexpr const GemmPath* kPaths[] = {&kGemmAvx512, &kGemmAvx2, &kGemmScalar};
+constexpr const GemmPath* kPaths[] = {&kGemmLinesAvx512, &kGemmAvx512,      &kGemmLinesAvx2,
+                                      &kGemmAvx2,        &kGemmLinesScalar, &kGemmScalar};
 
 const GemmPath& path_for(Choice choice, const Gemm& g) {
   for (const GemmPath* path : kPaths) {
@@ -84,6 +85,8 @@ GemmScratch gemm_scratch(const Gemm& g) {
   s.partial = s.b + round_up(nc, 32) * kc;
   s.end = s.partial;
   if (g.c == DType::bf16 && g.k > kGemmKc) s.end += round_up(std::min(g.m, kGemmPartialRows) * nc, 16);
+  // A in fp32, for the path that reads B's lines as they lie.
+  if (g.m <= kGemmLinesRows) s.end = std::max(s.end, round_up(g.m * g.k, 16));
   return s;
 }
 

@@ -13,6 +13,7 @@ constexpr int64_t kGemmNc = 1024;  // packed B, 1 MiB, stays in L2
 constexpr int64_t kGemmMc = 112;   // packed A, 128 KiB, stays in L2 beside it
 // Rows whose fp32 partial sums are kept in the workspace when C is bf16 and k > KC.
 constexpr int64_t kGemmPartialRows = 448;
+constexpr int64_t kGemmLinesRows = 4;  // rows up to which B's lines are read as they lie (gemm_lines.h)
 
 // Where each part of a thread's workspace begins, in floats.
 struct GemmScratch {
@@ -31,5 +32,6 @@ struct GemmPath {
 };
 
 extern const GemmPath kGemmScalar, kGemmAvx2, kGemmAvx512;
+extern const GemmPath kGemmLinesScalar, kGemmLinesAvx2, kGemmLinesAvx512;
 
 }  // namespace lignum::kernels

@@ -87,8 +87,8 @@ void check_against_double(const Gemm& g, const Buffer& a, const Buffer& b, const
 class GemmOnIsa : public ::testing::TestWithParam<Isa> {};
 
 TEST_P(GemmOnIsa, AgreesWithDoubleInEveryLayoutAndDtype) {
-  const int64_t shapes[][3] = {{1, 1, 1},  {1, 37, 5},     {37, 1, 64},   {37, 37, 37}, {14, 32, 256},
-                               {6, 16, 1}, {37, 211, 257}, {15, 33, 513}, {113, 65, 31}};
+  const int64_t shapes[][3] = {{1, 1, 1},  {1, 37, 5},     {37, 1, 64},  {37, 37, 37},  {14, 32, 256},
+                               {6, 16, 1}, {37, 211, 257}, {4, 70, 513}, {15, 33, 513}, {113, 65, 31}};
   for (const auto& s : shapes) {
     for (const Layout& layout : kLayouts) {
       for (DType ab : kDtypes) {
@@ -132,7 +132,12 @@ float by_contract(const Gemm& g, const Buffer& a, const Buffer& b, int64_t i, in
 }
 
 TEST_P(GemmOnIsa, BitsAreTheContractsChain) {
-  for (const auto& s : {std::array<int64_t, 3>{150, 40, 600}, {3, 5, 256}, {16, 1030, 257}, {455, 20, 300}}) {
+  for (const auto& s : {std::array<int64_t, 3>{150, 40, 600},
+                        {3, 5, 256},
+                        {1, 1030, 257},
+                        {4, 41, 600},
+                        {16, 1030, 257},
+                        {455, 20, 300}}) {
     for (const Layout& layout : kLayouts) {
       for (DType ab : kDtypes) {
         for (DType c_type : kDtypes) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <tuple>
 
 #include "models/model.h"
 #include "ops/op.h"
@@ -117,6 +118,17 @@ class Table {
 
 using Weights = std::map<std::string, Value>;
 
+// What the layers are told of the tokens. Generation: start and count of each row; its layers keep keys and
+// values.
+struct Text {
+  Value positions;
+  int64_t length = 0;  // of the whole text, which some models' rotary frequencies depend on
+  Value start, count;
+};
+struct Cache {
+  Value key, value;
+};
+
 // A parameter as the graph's operand: matrices and biases in the activations' dtype; a norm that adds one
 // adds it to the f32 master.
 Value operand(Builder& b, const Row& row, Value parameter, DType dtype) {
@@ -130,22 +142,18 @@ class Layer {
   Layer(Builder& b, const ModelConfig& m, int64_t number, const Weights& weights)
       : b_(b), m_(m), number_(number), w_(weights) {}
 
-  Value operator()(Value x, Value positions) {
+  // With a cache its rows are written, and attention reads all of it.
+  Value operator()(Value x, const Text& text, Cache* cache) {
     const auto& dims = b_.type(x).dims;
     const int64_t rows = dims[0], seq = dims[1], d = m_.head_dim;
     Value h = norm("pre_self_attention_layer_norm", x, "ln1");
-    const Value q = head(h, positions, {rows, seq, m_.heads, d}, "query", "q");
-    const Value k = head(h, positions, {rows, seq, m_.kv_heads, d}, "key", "k");
+    const Value q = head(h, text, {rows, seq, m_.heads, d}, "query", "q");
+    const Value k = head(h, text, {rows, seq, m_.kv_heads, d}, "key", "k");
     Value v = linear("self_attention/value", h, "v", "value_proj");
     v = b_.reshape(v, {rows, seq, m_.kv_heads, d});
-    at("self_attention/attention_op", "context");
-    const double scale = 1.0 / std::sqrt(m_.query_pre_attn_scalar.value_or(static_cast<double>(d)));
-    ir::Attrs attrs = {{"scale", scale}, {"causal", true}};
-    if (m_.slides(number_) && m_.window < seq) attrs.set("window", m_.window);
-    if (m_.attention_softcap > 0) attrs.set("softcap", m_.attention_softcap);
-    const auto attended = b_.add_all("attention", {q, k, v}, std::move(attrs));
+    const Value attended = attend(q, k, v, text, cache);
     at("self_attention/out");
-    Value o = b_.reshape(attended[0], {rows, seq, m_.heads * d});
+    Value o = b_.reshape(attended, {rows, seq, m_.heads * d});
     o = linear("self_attention/out", o, "o", "out_proj");
     if (m_.post_norms) o = norm("post_self_attention_norm", o, "post1");
     at("residual");
@@ -172,6 +180,23 @@ class Layer {
     at(module);
     return b_.add_all("rms_norm", {x, w_.at(scale)}, {{"epsilon", m_.norm_eps}})[0];
   }
+  Value attend(Value q, Value k, Value v, const Text& text, Cache* cache) {
+    const double dim = static_cast<double>(m_.head_dim);
+    ops::Attrs attrs = {{"scale", 1.0 / std::sqrt(m_.query_pre_attn_scalar.value_or(dim))}};
+    if (m_.slides(number_) && m_.window < text.length) attrs.set("window", m_.window);
+    if (m_.attention_softcap > 0) attrs.set("softcap", m_.attention_softcap);
+    if (cache == nullptr) {
+      at("self_attention/attention_op", "context");
+      attrs.set("causal", true);
+      return b_.add_all("attention", {q, k, v}, std::move(attrs))[0];
+    }
+    at("self_attention/cache");
+    cache->key = b_.add("cache_write", {cache->key, k, text.start, text.count});
+    cache->value = b_.add("cache_write", {cache->value, v, text.start, text.count});
+    at("self_attention/attention_op");
+    return b_.add("cached_attention", {q, cache->key, cache->value, text.start, text.count},
+                  std::move(attrs));
+  }
   // The remat name sits on the last node: with a bias, on the sum.
   Value linear(const std::string& module, Value x, const std::string& weight, const std::string& name = "") {
     const auto bias = w_.find(weight + "b");
@@ -182,17 +207,16 @@ class Layer {
     return b_.add("add_bias", {y, bias->second});
   }
   // Query or key: projected, normed where the model does, turned. The remat name sits on the last node.
-  Value head(Value h, Value positions, std::vector<int64_t> dims, const std::string& which,
+  Value head(Value h, const Text& text, std::vector<int64_t> dims, const std::string& which,
              const std::string& key) {
     Value x = linear("self_attention/" + which, h, key);
     at("self_attention/" + which);
-    const int64_t sequence = dims[1];
     x = b_.reshape(x, std::move(dims));
     if (m_.qk_norm) x = norm("self_attention/" + which + "_norm", x, key + "n");
     const config::RopeFrequencies rope =
-        config::rope_frequencies(m_.rope_of(number_), m_.head_dim, m_.max_position, sequence);
+        config::rope_frequencies(m_.rope_of(number_), m_.head_dim, m_.max_position, text.length);
     at("self_attention/" + which, which + "_proj");
-    return b_.add("rope", {x, positions},
+    return b_.add("rope", {x, text.positions},
                   {{"inv_freq", rope.inv_freq}, {"scaling", rope.scaling}, {"inverse", false}});
   }
 
@@ -235,72 +259,137 @@ std::vector<Parameter> parameters(const ModelConfig& model) {
 
 namespace {
 
-// A range as a loop: one body, its weights sliced from the stacks.
-Value layers(ir::Graph& g, const ModelConfig& m, const LayerRange& range,
-             const std::vector<std::pair<const Row*, Value>>& stacks, Value x, Value positions, DType dtype) {
+using Stacks = std::vector<std::pair<const Row*, Value>>;
+
+// A range as a loop: one body, its weights sliced from the stacks; so are its layers' caches, which become
+// what the loop has made of them.
+Value layers(ir::Graph& g, const ModelConfig& m, const LayerRange& range, const Stacks& stacks, Value x,
+             const Text& text, DType dtype, std::vector<Cache>* caches = nullptr) {
   auto body = std::make_shared<ir::Graph>();
   body->name = "layer";
   Builder b(*body);
   Value carry = body->param("x", g.type(x));
-  std::vector<Weights> weights(static_cast<size_t>(range.period));
-  std::vector<std::pair<const Row*, Value>> slices;
-  for (const auto& [row, stack] : stacks) {
+  ir::Node scan;
+  scan.kind = "scan";
+  scan.inputs = {x};
+  scan.types = {g.type(x)};
+  ir::Scan shape{range.trip, false, 1, 0, 0, 0};
+  const auto slice = [&](const std::string& name, int64_t member, Value stack) {
     ir::Type t = g.type(stack);
     t.dims.erase(t.dims.begin());
     t.names.erase(t.names.begin());
-    const std::string name = range.period == 1 ? row->key : fmt::format("{}.{}", row->member, row->key);
-    slices.emplace_back(row, body->param(name, std::move(t)));
+    scan.inputs.push_back(stack);
+    ++shape.sliced;
+    return body->param(range.period == 1 ? name : fmt::format("{}.{}", member, name), std::move(t));
+  };
+  const auto whole = [&](const std::string& name, Value v) {
+    scan.inputs.push_back(v);
+    ++shape.invariant;
+    return body->param(name, g.type(v));
+  };
+  std::vector<Weights> weights(static_cast<size_t>(range.period));
+  std::vector<std::pair<const Row*, Value>> slices;
+  for (const auto& [row, stack] : stacks) slices.emplace_back(row, slice(row->key, row->member, stack));
+  std::vector<Cache> inner_caches;
+  for (int64_t member = 0; caches != nullptr && member < range.period; ++member) {
+    const Cache& c = (*caches)[static_cast<size_t>(member)];
+    const Value key = slice("cache.key", member, c.key);
+    inner_caches.push_back({key, slice("cache.value", member, c.value)});
   }
-  const Value inner_positions = body->param("positions", g.type(positions));
+  Text inner_text{whole("positions", text.positions), text.length, {}, {}};
+  if (caches != nullptr) {
+    inner_text.start = whole("start", text.start);
+    inner_text.count = whole("count", text.count);
+  }
   const auto at_member = [&](int64_t member) {
     b.tag.layer_begin = static_cast<int32_t>(range.first + member);
     b.tag.layer_end = static_cast<int32_t>(range.first + member + range.period * range.trip);
   };
-  for (const auto& [row, slice] : slices) {
+  for (const auto& [row, value] : slices) {
     at_member(row->member);
     b.tag.path = "decoder/layers/" + row->key;
-    weights[static_cast<size_t>(row->member)][row->key] = operand(b, *row, slice, dtype);
+    weights[static_cast<size_t>(row->member)][row->key] = operand(b, *row, value, dtype);
   }
   for (int64_t member = 0; member < range.period; ++member) {
+    const auto i = static_cast<size_t>(member);
     at_member(member);
-    carry = Layer(b, m, range.first + member, weights[static_cast<size_t>(member)])(carry, inner_positions);
+    carry = Layer(b, m, range.first + member, weights[i])(carry, inner_text,
+                                                          caches != nullptr ? &inner_caches[i] : nullptr);
   }
   body->output("x", carry);
-
-  ir::Node scan;
-  scan.kind = "scan";
-  scan.inputs = {x};
-  for (const auto& [row, stack] : stacks) scan.inputs.push_back(stack);
-  scan.inputs.push_back(positions);
-  scan.types = {g.type(x)};
+  for (size_t i = 0; i < inner_caches.size(); ++i) {
+    for (const auto& [name, value, stack] :
+         {std::tuple("cache.key", inner_caches[i].key, (*caches)[i].key),
+          std::tuple("cache.value", inner_caches[i].value, (*caches)[i].value)}) {
+      body->output(range.period == 1 ? name : fmt::format("{}.{}", i, name), value);
+      scan.types.push_back(g.type(stack));
+      ++shape.stacked;
+    }
+  }
   scan.tag.path = "decoder/layers";
   scan.tag.layer_begin = static_cast<int32_t>(range.first);
   scan.tag.layer_end = static_cast<int32_t>(range.first + range.period * range.trip);
-  scan.attrs = ir::scan_attrs({range.trip, false, 1, static_cast<int64_t>(stacks.size()), 1, 0});
+  scan.attrs = ir::scan_attrs(shape);
   scan.body = std::move(body);
-  return {g.add(std::move(scan)), 0};
+  const int32_t id = g.add(std::move(scan));
+  for (int32_t i = 0; caches != nullptr && i < static_cast<int32_t>(caches->size()); ++i)
+    (*caches)[static_cast<size_t>(i)] = {{id, 1 + 2 * i}, {id, 2 + 2 * i}};
+  return {id, 0};
+}
+
+// The graph's params for the parameters. A norm that adds one keeps its f32 (operand()).
+struct Params {
+  std::vector<Row> rows;
+  std::vector<LayerRange> ranges;
+  std::vector<Stacks> stacks;  // by range
+  std::map<std::string, Value> top;
+  std::map<std::string, const Row*> top_rows;
+
+  Params(ir::Graph& g, const ModelConfig& m, DType dtype)
+      : rows(Table(m).rows()), ranges(layer_ranges(m)), stacks(ranges.size()) {
+    for (const Row& row : rows) {
+      const Value v = g.param(row.parameter.pattern,
+                              {row.adds_one ? DType::f32 : dtype, row.parameter.dims, row.parameter.names});
+      if (row.slot == Slot::layer) {
+        stacks[row.range].emplace_back(&row, v);
+      } else {
+        top[row.key] = v;
+        top_rows[row.key] = &row;
+      }
+    }
+  }
+  Params(const Params&) = delete;
+};
+
+Value times(Builder& b, Value v, double c) {
+  const ir::Type t = b.type(v);
+  return b.elementwise("mul", {v, b.constant(t.dtype, t.dims, c)});
+}
+
+Value embedding(Builder& b, const ModelConfig& m, Value table, Value ids) {
+  b.tag.path = "token_embedder";
+  const Value x = b.add("embed", {table, ids});
+  return m.scaled_embeddings ? times(b, x, std::sqrt(static_cast<double>(m.hidden))) : x;
+}
+
+Value last_norm(Builder& b, const ModelConfig& m, const Params& params, Value x, DType dtype) {
+  b.tag.path = "decoder/decoder_norm";
+  const Value scale = operand(b, *params.top_rows.at("norm"), params.top.at("norm"), dtype);
+  return b.add_all("rms_norm", {x, scale}, {{"epsilon", m.norm_eps}})[0];
+}
+
+Value soft_cap(Builder& b, const ModelConfig& m, Value logits) {
+  if (m.logit_softcap <= 0) return logits;
+  return times(b, b.elementwise("tanh", {times(b, logits, 1 / m.logit_softcap)}), m.logit_softcap);
 }
 
 }  // namespace
 
 ir::Graph forward(const ModelConfig& m, const Shape& shape, Head head) {
-  const std::vector<Row> rows = Table(m).rows();
   ir::Graph g;
   g.name = m.family;
   Builder b(g);
-  std::map<std::string, Value> top;
-  std::map<std::string, const Row*> top_rows;
-  const std::vector<LayerRange> ranges = layer_ranges(m);
-  std::vector<std::vector<std::pair<const Row*, Value>>> stacks(ranges.size());
-  for (const Row& row : rows) {
-    const Value v = g.param(row.parameter.pattern, {DType::f32, row.parameter.dims, row.parameter.names});
-    if (row.slot == Slot::layer) {
-      stacks[row.range].emplace_back(&row, v);
-    } else {
-      top[row.key] = v;
-      top_rows[row.key] = &row;
-    }
-  }
+  const Params params(g, m, DType::f32);
   const auto batch_param = [&](const char* name) {
     return g.param(name,
                    {DType::i32, {shape.batch, shape.sequence}, {"activation_batch", "activation_length"}});
@@ -309,29 +398,17 @@ ir::Graph forward(const ModelConfig& m, const Shape& shape, Head head) {
               positions = batch_param("positions");
 
   b.tag.path = "token_embedder";
-  const Value table_operand = b.convert(top.at("embed"), shape.dtype);
-  Value x = b.add("embed", {table_operand, ids});
-  if (m.scaled_embeddings) {
-    const ir::Type t = b.type(x);
-    x = b.elementwise("mul", {x, b.constant(t.dtype, t.dims, std::sqrt(static_cast<double>(m.hidden)))});
-  }
-  for (size_t r = 0; r < ranges.size(); ++r)
-    x = layers(g, m, ranges[r], stacks[r], x, positions, shape.dtype);
+  const Value table_operand = b.convert(params.top.at("embed"), shape.dtype);
+  Value x = embedding(b, m, table_operand, ids);
+  const Text text{positions, shape.sequence, {}, {}};
+  for (size_t r = 0; r < params.ranges.size(); ++r)
+    x = layers(g, m, params.ranges[r], params.stacks[r], x, text, shape.dtype);
 
-  b.tag.path = "decoder/decoder_norm";
-  x = b.add_all("rms_norm", {x, operand(b, *top_rows.at("norm"), top.at("norm"), shape.dtype)},
-                {{"epsilon", m.norm_eps}})[0];
+  x = last_norm(b, m, params, x, shape.dtype);
   b.tag.path = "decoder/logits_dense";
-  const Value head_operand = m.tie_embeddings ? table_operand : b.convert(top.at("head"), shape.dtype);
+  const Value head_operand = m.tie_embeddings ? table_operand : b.convert(params.top.at("head"), shape.dtype);
   const bool whole = head == Head::logits || shape.loss_tile == 0 || m.logit_softcap > 0;
-  Value logits = whole ? b.matmul(x, head_operand, {2}, {1}) : Value{};
-  if (m.logit_softcap > 0) {
-    const ir::Type t = b.type(logits);
-    const auto times = [&](Value v, double c) {
-      return b.elementwise("mul", {v, b.constant(t.dtype, t.dims, c)});
-    };
-    logits = times(b.elementwise("tanh", {times(logits, 1 / m.logit_softcap)}), m.logit_softcap);
-  }
+  const Value logits = whole ? soft_cap(b, m, b.matmul(x, head_operand, {2}, {1})) : Value{};
   b.tag.path = "loss";
   const auto loss = whole ? b.add_all("cross_entropy", {logits, labels})
                           : b.add_all("linear_cross_entropy", {x, head_operand, labels},
@@ -339,6 +416,73 @@ ir::Graph forward(const ModelConfig& m, const Shape& shape, Head head) {
   g.output("loss_sum", loss[0]);
   g.output("tokens", loss[1]);
   if (head == Head::logits) g.output("logits", logits);
+  return g;
+}
+
+ir::Graph generation_step(const ModelConfig& m, const GenerationShape& shape) {
+  const int64_t rows = shape.rows, tokens = shape.tokens;
+  ir::Graph g;
+  g.name = m.family + "_generation";
+  Builder b(g);
+  const Params params(g, m, shape.dtype);
+  const auto first_cache = static_cast<int32_t>(g.params().size());
+  std::vector<std::vector<Cache>> caches;
+  for (const LayerRange& range : params.ranges) {
+    caches.emplace_back();
+    for (int64_t member = 0; member < range.period; ++member) {
+      const std::string layer =
+          params.ranges.size() == 1 && range.period == 1 ? "" : fmt::format(".{}", range.first + member);
+      const ir::Type type{shape.dtype,
+                          {range.trip, rows, shape.capacity, m.kv_heads, m.head_dim},
+                          {"layers", "activation_batch", "cache_sequence", "kv_heads", "head_dim"}};
+      const Value key = g.param("cache:key" + layer, type);
+      caches.back().push_back({key, g.param("cache:value" + layer, type)});
+    }
+  }
+  const Value ids =
+      g.param("input_ids", {DType::i32, {rows, tokens}, {"activation_batch", "activation_length"}});
+  const ir::Type per_row{DType::i32, {rows}, {"activation_batch"}};
+  const Value start = g.param("start", per_row), count = g.param("count", per_row);
+
+  b.tag.path = "positions";
+  const auto indices = [&](std::vector<int64_t> dims, int64_t dim) {
+    return b.add("iota", {}, {{"dtype", std::string("i32")}, {"dims", std::move(dims)}, {"dim", dim}});
+  };
+  const std::vector<int64_t> grid = {rows, tokens};
+  const Value positions = b.elementwise("add", {b.broadcast(start, grid, {0}), indices(grid, 1)});
+
+  Value x = embedding(b, m, params.top.at("embed"), ids);
+  const Text text{positions, shape.capacity, start, count};
+  for (size_t r = 0; r < params.ranges.size(); ++r)
+    x = layers(g, m, params.ranges[r], params.stacks[r], x, text, shape.dtype, &caches[r]);
+
+  // The last token of each row, or its first where the row has none: row r's is number count - 1 of its
+  // `tokens`.
+  b.tag.path = "decoder/last_token";
+  const auto number = [&](int64_t v) { return b.constant(DType::i32, {rows}, static_cast<double>(v)); };
+  const Value in_row = b.elementwise("max", {b.elementwise("sub", {count, number(1)}), number(0)});
+  const Value last =
+      b.elementwise("add", {b.elementwise("mul", {indices({rows}, 0), number(tokens)}), in_row});
+  x = b.add("embed", {b.reshape(x, {rows * tokens, m.hidden}), last});
+  x = last_norm(b, m, params, x, shape.dtype);
+  b.tag.path = "decoder/logits_dense";
+  const std::vector<int64_t> none;
+  const Value logits = b.add("matmul", {x, params.top.at(m.tie_embeddings ? "embed" : "head")},
+                             {{"contract_a", std::vector<int64_t>{1}},
+                              {"contract_b", std::vector<int64_t>{1}},
+                              {"batch_a", none},
+                              {"batch_b", none},
+                              {"dtype", std::string("f32")}});
+  g.output("logits", soft_cap(b, m, logits));
+  int32_t param = first_cache;
+  for (const auto& range : caches) {
+    for (const Cache& c : range) {
+      for (const Value v : {c.key, c.value}) {
+        g.output(g.param_name(param), v, param);
+        ++param;
+      }
+    }
+  }
   return g;
 }
 

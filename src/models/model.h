@@ -63,6 +63,25 @@ int64_t loss_tile(int64_t tokens, int64_t tiles);
 // (f32, their number) and, when wanted, "logits" [batch, sequence, vocab].
 ir::Graph forward(const config::ModelConfig& model, const Shape& shape, Head head);
 
+// A step of generation: the next tokens of `rows` sequences, whose keys and values stay in a cache between
+// steps.
+struct GenerationShape {
+  int64_t rows = 1;
+  int64_t tokens = 1;        // of a row and step at most: many while a prompt is read, then 1
+  int64_t capacity = 1;      // positions of the cache
+  DType dtype = DType::f32;  // of weights, activations and cache: nothing is converted in a step
+};
+
+// Params: the parameters, in the shape's dtype (but a norm that adds one: f32); "cache:key" and "cache:value"
+// [layers, rows, capacity, kv_heads, head_dim], or one of each a layer of a body, "cache:key.N" with N the
+// first of its layers, where not all layers are one loop's; "input_ids" i32 [rows, tokens]; "start" and
+// "count" i32 [rows]: row r's tokens are the first count[r] of its ids (the others are padding, any id), and
+// stand at positions start[r] on. Outputs: "logits" f32 [rows, vocab] of each row's last token (of no meaning
+// where count is 0), and the caches, in their params' place. The parameters and the caches come first: steps
+// of one model, rows, capacity and dtype can share their memory, whatever their tokens are. Rotary
+// frequencies that depend on a text's length are those of a text of `capacity` tokens.
+ir::Graph generation_step(const config::ModelConfig& model, const GenerationShape& shape);
+
 // Adds 1 for each multiplication and addition of the matmuls and attention of one training step, as MaxText
 // counts (maxtext_utils.calculate_tflops_training_per_device: 3 x forward, causal attention halved, no
 // recompute, no norms).

@@ -77,9 +77,10 @@ int64_t shared_bytes(const Allocation& a, const Allocation& b) {
 // known.
 class Frame {
  public:
-  // carries: of the loop that this is the body of; -1 for the outermost graph.
-  Frame(const Scheduled& s, int threads, int depth, int64_t carries)
-      : s_(s), g_(*s.graph), threads_(threads), depth_(depth), carries_(carries) {
+  // carries: of the loop that this is the body of; -1 for the outermost graph. over: outputs whose rows are
+  // those of a sliced param (a cache that the loop updates).
+  Frame(const Scheduled& s, int threads, int depth, int64_t carries, std::map<int64_t, int64_t> over = {})
+      : s_(s), g_(*s.graph), threads_(threads), depth_(depth), carries_(carries), over_(std::move(over)) {
     for (int32_t i = 0; i < end(); ++i) slot_[s_.order[static_cast<size_t>(i)].node] = i;
     find_last_uses();
     merge_in_place();
@@ -160,14 +161,19 @@ class Frame {
   }
 
   // Results that may be written over an input which nobody reads later: AdamW over the state, a sum over its
-  // carry, an element-wise result over a temporary, a loop's carry over its first value.
+  // carry, an element-wise result over a temporary, a loop's carry over its first value, what a loop stacks
+  // over the rows that it updates.
   void merge_in_place() {
     for (const Slot& slot : s_.order) {
       const Node& n = g_.node(slot.node);
       if (n.kind == "await" || slot.shift > 0) continue;
       std::vector<std::pair<int, int>> pairs;
       if (n.kind == "scan") {
-        for (int i = 0; i < static_cast<int>(ir::scan_of(n).carry); ++i) pairs.emplace_back(i, i);
+        const auto carry = static_cast<int>(ir::scan_of(n).carry);
+        for (int i = 0; i < carry; ++i) pairs.emplace_back(i, i);
+        for (int i = carry; i < static_cast<int>(n.types.size()); ++i)
+          if (const int param = updated_param(*n.body, ir::scan_of(n), i); param >= 0)
+            pairs.emplace_back(i, param);
       } else {
         const ops::NodeSite site(g_, n);
         pairs = ops::get_op(n.kind).buffers(site.site).in_place;
@@ -186,6 +192,29 @@ class Frame {
       }
     }
   }
+  // The sliced param of a body that output o is an update of, op by op in place; -1: none, or its old row is
+  // an output too.
+  static int updated_param(const Graph& body, const ir::Scan& scan, int o) {
+    const auto find = [&](const auto& self, Value v) -> int {
+      v = view_root(body, v);
+      const Node& n = body.node(v);
+      if (n.kind == "param") {
+        const auto p = std::find(body.params().begin(), body.params().end(), v.node) - body.params().begin();
+        return p >= scan.carry && p < scan.carry + scan.sliced ? static_cast<int>(p) : -1;
+      }
+      if (n.kind == "scan" || n.kind == "await") return -1;
+      const ops::NodeSite site(body, n);
+      for (const auto& [r, i] : ops::get_op(n.kind).buffers(site.site).in_place) {
+        if (r != v.index) continue;
+        if (const int p = self(self, n.inputs[static_cast<size_t>(i)]); p >= 0) return p;
+      }
+      return -1;
+    };
+    const int p = find(find, body.outputs()[static_cast<size_t>(o)].value);
+    for (const ir::Output& other : body.outputs())
+      if (p >= 0 && view_root(body, other.value) == body.param_value(p)) return -1;
+    return p;
+  }
   int times_read(const Node& n, Value input) const {
     int times = 0;
     for (const Value v : n.inputs) times += root(v) == input;
@@ -196,14 +225,17 @@ class Frame {
     return carries_ >= 0 && std::any_of(g_.outputs().begin(), g_.outputs().end(),
                                         [&](const ir::Output& o) { return root(o.value) == v; });
   }
-  // Result is the one output that takes the param's place: a donated param at the top, a carry in a body.
+  // Result is the one output that takes the param's place: a donated param at the top, a carry or an updated
+  // row in a body.
   bool replaces(Value result, Value param) const {
     const auto p = std::find(g_.params().begin(), g_.params().end(), param.node) - g_.params().begin();
     int here = 0, elsewhere = 0;
     for (size_t o = 0; o < g_.outputs().size(); ++o) {
       if (root(g_.outputs()[o].value) != result) continue;
-      const bool match =
-          carries_ < 0 ? g_.outputs()[o].alias == p : static_cast<int64_t>(o) == p && p < carries_;
+      const auto updated = over_.find(static_cast<int64_t>(o));
+      const bool match = carries_ < 0             ? g_.outputs()[o].alias == p
+                         : updated != over_.end() ? updated->second == p
+                                                  : static_cast<int64_t>(o) == p && p < carries_;
       ++(match ? here : elsewhere);
     }
     return here == 1 && elsewhere == 0;
@@ -215,7 +247,8 @@ class Frame {
     return v;
   }
 
-  // A stacked result that a node of this body makes is made in its row.
+  // A stacked result that a node of this body makes is made in its row; not where that row is still a
+  // param's.
   void find_stacked() {
     if (carries_ < 0) return;
     for (auto o = carries_; o < static_cast<int64_t>(g_.outputs().size()); ++o) {
@@ -223,7 +256,8 @@ class Frame {
       const bool shares =
           merged_.contains(v) ||
           std::any_of(merged_.begin(), merged_.end(), [&](const auto& m) { return owner(m.first) == v; });
-      if (is_param(v) || g_.node(v).kind == "scan" || shares || stacked_.contains(v) || shift_of(v.node) > 0)
+      if (over_.contains(o) || is_param(v) || g_.node(v).kind == "scan" || shares || stacked_.contains(v) ||
+          shift_of(v.node) > 0)
         continue;
       stacked_[v] = o;
     }
@@ -267,8 +301,16 @@ class Frame {
       Live l;
       l.node = id;
       if (n.kind == "scan") {
+        const int64_t carry = ir::scan_of(n).carry;
+        std::map<int64_t, int64_t> over;
+        for (auto o = carry; o < static_cast<int64_t>(n.types.size()); ++o) {
+          const auto merged = merged_.find({id, static_cast<int32_t>(o)});
+          if (merged == merged_.end()) continue;
+          for (int64_t i = carry; i < static_cast<int64_t>(n.inputs.size()); ++i)
+            if (root(n.inputs[static_cast<size_t>(i)]) == merged->second) over[o] = i;
+        }
         const Frame& body =
-            bodies_.emplace(id, Frame(s_.bodies.at(id), threads_, depth_ + 1, ir::scan_of(n).carry))
+            bodies_.emplace(id, Frame(s_.bodies.at(id), threads_, depth_ + 1, carry, std::move(over)))
                 .first->second;
         l.allocation = {"temporaries", n.tag.path + " scan", 0, aligned(body.size()), at, at};
       } else if (n.kind != "await") {
@@ -466,6 +508,7 @@ class Frame {
   int threads_;
   int depth_;
   int64_t carries_;
+  std::map<int64_t, int64_t> over_;   // output -> the sliced param in whose row it is made
   std::map<int32_t, int32_t> slot_;   // node -> place in the order
   std::map<Value, int32_t> last_;     // root -> the last slot that reads it; end() for outputs
   std::map<Value, Value> merged_;     // result -> the value whose buffer it takes
@@ -478,6 +521,7 @@ class Frame {
 
 std::string state_part(const std::string& param, DType dtype) {
   if (param.starts_with("adam_")) return "optimizer";
+  if (param.starts_with("cache:")) return "cache";
   return dtype_is_float(dtype) && param.find('.') != std::string::npos ? "weights" : "inputs";
 }
 

@@ -40,8 +40,8 @@ struct Layout {
   std::map<int32_t, Layout> bodies;             // by scan node
 };
 
-// Part: what a person asks for. "weights", "optimizer", "inputs", "activations" (saved for the backward
-// pass), "gradients", "logits", "gathered weights", "workspace", "temporaries".
+// Part: what a person asks for. "weights", "optimizer", "cache" (params "cache:..."), "inputs", "activations"
+// (saved for the backward pass), "gradients", "logits", "gathered weights", "workspace", "temporaries".
 struct MemoryPart {
   std::string name;
   int64_t bytes = 0;

@@ -55,12 +55,39 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   return o;
 }
 
-Result<Program> make_program(const ProgramOptions& o) {
-  const auto done = [&](std::string_view pass, const ir::Graph& g) -> Status {
+namespace {
+
+using Done = std::function<Status(std::string_view pass, const ir::Graph&)>;
+Done verified(const std::function<void(std::string_view, const ir::Graph&)>& dump) {
+  return [&dump](std::string_view pass, const ir::Graph& g) -> Status {
     LIGNUM_RETURN_IF_ERROR(ops::verify(g).with_context(fmt::format("after pass {}", pass)));
-    if (o.dump) o.dump(pass, g);
+    if (dump) dump(pass, g);
     return {};
   };
+}
+
+// From the GLOBAL step on.
+Result<Program> finish(ir::Graph global, const passes::Mesh& mesh, const passes::ScheduleOptions& schedule,
+                       int threads, const Done& done) {
+  Program p;
+  ir::number_origins(global);
+  p.global = std::move(global);
+  LIGNUM_ASSIGN_OR_RETURN(passes::Partitioned local, passes::partition(p.global, mesh));
+  LIGNUM_RETURN_IF_ERROR(done("partition", local.graph));
+  p.params = std::move(local.params);
+  p.outputs = std::move(local.outputs);
+  p.local = std::make_shared<const ir::Graph>(std::move(local.graph));
+  p.scheduled = passes::schedule(p.local, schedule);
+  LIGNUM_RETURN_IF_ERROR(passes::verify_schedule(p.scheduled).with_context("after pass schedule"));
+  p.memory = passes::plan_memory(p.scheduled, threads);
+  LIGNUM_RETURN_IF_ERROR(passes::verify_memory(p.scheduled, p.memory).with_context("after pass memory"));
+  return p;
+}
+
+}  // namespace
+
+Result<Program> make_program(const ProgramOptions& o) {
+  const Done done = verified(o.dump);
   if (o.vocab_tiling > 1 && o.model.logit_softcap > 0)
     return user_error(
         "num_vocab_tiling={}: logits with final_logit_softcapping={} are held whole; set 0 or 1",
@@ -82,19 +109,14 @@ Result<Program> make_program(const ProgramOptions& o) {
     g = o.outputs == Outputs::state ? passes::add_update(g, o.adamw) : passes::add_mean_gradients(g);
     LIGNUM_RETURN_IF_ERROR(done("update", g));
   }
-  Program p;
-  ir::number_origins(g);
-  p.global = std::move(g);
-  LIGNUM_ASSIGN_OR_RETURN(passes::Partitioned local, passes::partition(p.global, o.mesh));
-  LIGNUM_RETURN_IF_ERROR(done("partition", local.graph));
-  p.params = std::move(local.params);
-  p.outputs = std::move(local.outputs);
-  p.local = std::make_shared<const ir::Graph>(std::move(local.graph));
-  p.scheduled = passes::schedule(p.local, o.schedule);
-  LIGNUM_RETURN_IF_ERROR(passes::verify_schedule(p.scheduled).with_context("after pass schedule"));
-  p.memory = passes::plan_memory(p.scheduled, o.threads);
-  LIGNUM_RETURN_IF_ERROR(passes::verify_memory(p.scheduled, p.memory).with_context("after pass memory"));
-  return p;
+  return finish(std::move(g), o.mesh, o.schedule, o.threads, done);
+}
+
+Result<Program> make_generation_program(const GenerationOptions& o) {
+  const Done done = verified(o.dump);
+  ir::Graph g = models::generation_step(o.model, o.shape);
+  LIGNUM_RETURN_IF_ERROR(done("generation", g));
+  return finish(std::move(g), {}, {}, o.threads, done);
 }
 
 }  // namespace lignum::plan

@@ -57,4 +57,13 @@ struct Program {
 // Every stage is verified after each pass; an error names the pass.
 Result<Program> make_program(const ProgramOptions& options);
 
+// A step of generation, of one rank.
+struct GenerationOptions {
+  config::ModelConfig model;
+  models::GenerationShape shape;
+  int threads = 1;
+  std::function<void(std::string_view pass, const ir::Graph&)> dump;  // after generation and partition
+};
+Result<Program> make_generation_program(const GenerationOptions& options);
+
 }  // namespace lignum::plan

@@ -30,6 +30,19 @@ void for_each_file_run(const models::Parameter& p, const passes::Sharding& shard
   });
 }
 
+// Rounded once from the file's type if that is f32 or bf16.
+Status read_as_bf16(const ModelFiles& files, const std::string& name, bf16* out, int64_t begin,
+                    int64_t count) {
+  constexpr int64_t kPiece = 16384;
+  std::vector<float> piece(static_cast<size_t>(std::min(kPiece, count)));
+  for (int64_t at = 0; at < count; at += kPiece) {
+    const int64_t n = std::min(kPiece, count - at);
+    LIGNUM_RETURN_IF_ERROR(files.read_as_f32(name, piece.data(), begin + at, n));
+    for (int64_t k = 0; k < n; ++k) out[at + k] = bf16(piece[static_cast<size_t>(k)]);
+  }
+  return {};
+}
+
 }  // namespace
 
 void init_parameters(const config::ModelConfig& model, const RankShards& shards, exec::Executor& executor,
@@ -87,12 +100,19 @@ Status load_parameters(const config::ModelConfig& model, const ModelFiles& files
   Status status;
   for (size_t i = 0; i < parameters.size() && status.ok(); ++i) {
     const models::Parameter& p = parameters[i];
-    auto* data = reinterpret_cast<float*>(executor.param(static_cast<int64_t>(i)));
-    for_each_file_run(p, shards.program.params[i], shards,
-                      [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
-                        if (status.ok())
-                          status = files.read_as_f32(p.file_name(layer), data + local, index, count);
-                      });
+    const ir::Graph& graph = *shards.program.local;
+    const DType dtype = graph.type(graph.param_value(static_cast<int64_t>(i))).dtype;
+    std::byte* data = executor.param(static_cast<int64_t>(i));
+    for_each_file_run(
+        p, shards.program.params[i], shards, [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
+          if (!status.ok()) return;
+          const std::string name = p.file_name(layer);
+          if (dtype == DType::f32) {
+            status = files.read_as_f32(name, reinterpret_cast<float*>(data) + local, index, count);
+          } else {
+            status = read_as_bf16(files, name, reinterpret_cast<bf16*>(data) + local, index, count);
+          }
+        });
   }
   return status;
 }

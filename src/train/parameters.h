@@ -22,9 +22,9 @@ struct RankShards {
 void init_parameters(const config::ModelConfig& model, const RankShards& shards, exec::Executor& executor,
                      uint64_t seed);
 
-// From a Hugging Face folder's tensors. A missing tensor, another shape, or a tensor that the model has no
-// use for (a feature that would be dropped) is an error that names it. With tied embeddings an lm_head.weight
-// must equal the table.
+// From a Hugging Face folder's tensors, in the type that the step's params have (f32, or bf16: a generating
+// step's). A missing tensor, another shape, or a tensor that the model has no use for (a feature that would
+// be dropped) is an error that names it. With tied embeddings an lm_head.weight must equal the table.
 Status load_parameters(const config::ModelConfig& model, const ModelFiles& files, const RankShards& shards,
                        exec::Executor& executor);
 

@@ -132,7 +132,7 @@ Status bench(const std::vector<std::string>& words) {
     }
   }
   LIGNUM_ASSIGN_OR_RETURN(const config::Config config, config::Config::load(yaml, overrides));
-  LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config));
+  LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config, nullptr));
   if (setup.ranks != 1) return user_error("train_bench: ranks is {}; 1 is allowed", setup.ranks);
   if (setup.kernels.choice.isa == kernels::Isa::scalar)
     return user_error("train_bench: isa is scalar; avx512 and avx2 are allowed");
