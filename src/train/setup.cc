@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <thread>
 
