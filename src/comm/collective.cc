@@ -1,6 +1,9 @@
 #include "comm/collective.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <functional>
 
 namespace lignum::comm {
 namespace {
@@ -88,6 +91,33 @@ Status check(const Collective& c, int group_size) {
     return internal_error("{}: a buffer is null", describe(c));
   }
   return {};
+}
+
+Status check_on_rank(const Collective& c, int group_size, int position) {
+  LIGNUM_RETURN_IF_ERROR(check(c, group_size));
+  const bool any = c.outer * c.local_rows * c.row_elems > 0;
+  if (c.kind == Kind::broadcast && position == c.root && any && c.in == nullptr) {
+    return internal_error("{}: the root's buffer is null", describe(c));
+  }
+  return {};
+}
+
+Status ranks_differ(uint64_t number, std::span<const int> group, int a, const Collective& of_a, int b,
+                    const Collective& of_b) {
+  return internal_error("ranks differ at collective {} of group [{}]: rank {} runs {}; rank {} runs {}",
+                        number, fmt::join(group, ", "), group[static_cast<size_t>(a)], describe(of_a),
+                        group[static_cast<size_t>(b)], describe(of_b));
+}
+
+Result<int> position_in_group(std::span<const int> ranks, int rank, int size) {
+  const bool ascending =
+      std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+  const auto self = std::find(ranks.begin(), ranks.end(), rank);
+  if (!ascending || self == ranks.end() || ranks.front() < 0 || ranks.back() >= size) {
+    return internal_error("rank {}: group [{}] must list ranks in 0..{}, ascending, this one among them",
+                          rank, fmt::join(ranks, ", "), size - 1);
+  }
+  return static_cast<int>(self - ranks.begin());
 }
 
 Rows rows_of(const Collective& c, int i) {

@@ -58,12 +58,22 @@ struct Collective {
 // Ok, or what in the collective is wrong for a group of that many ranks.
 Status check(const Collective&, int group_size);
 
+// check(), and what only the rank at that position of the group can see: the root's buffer of a broadcast.
+Status check_on_rank(const Collective&, int group_size, int position);
+
 // True when two ranks of a group mean the same call: kind, id, dtypes, root and sizes (what their kind
 // reads).
 bool same_call(const Collective&, const Collective&);
 
 // "reduce_scatter id 12, bf16 -> f32, outer 1, local_rows 4, row_elems 8, logical_rows 7": for errors.
 std::string describe(const Collective&);
+
+// The error of collective `number` of a group: its members a and b run different ones.
+Status ranks_differ(uint64_t number, std::span<const int> group, int a, const Collective& of_a, int b,
+                    const Collective& of_b);
+
+// Where `rank` stands in a group of world ranks, which must be ascending and within 0..size-1.
+Result<int> position_in_group(std::span<const int> ranks, int rank, int size);
 
 // The rows that rank i of the group holds and that exist: [begin, end) within 0..logical_rows; empty where
 // all is pad.

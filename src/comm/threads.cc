@@ -1,7 +1,5 @@
 #include "comm/threads.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -124,14 +122,8 @@ class ThreadTransport final : public Transport {
   int size() const override { return rendezvous_.size(); }
 
   Result<int> add_group(std::span<const int> ranks) override {
-    const bool ascending =
-        std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
-    const auto self = std::find(ranks.begin(), ranks.end(), rank_);
-    if (!ascending || self == ranks.end() || ranks.front() < 0 || ranks.back() >= size()) {
-      return internal_error("rank {}: group [{}] must list ranks in 0..{}, ascending, this one among them",
-                            rank_, fmt::join(ranks, ", "), size() - 1);
-    }
-    groups_.push_back({&rendezvous_.group(ranks), static_cast<int>(self - ranks.begin())});
+    LIGNUM_ASSIGN_OR_RETURN(const int position, position_in_group(ranks, rank_, size()));
+    groups_.push_back({&rendezvous_.group(ranks), position});
     return static_cast<int>(groups_.size()) - 1;
   }
   int group_size(int group) const override { return at_index(group).group->size(); }
@@ -141,7 +133,7 @@ class ThreadTransport final : public Transport {
     if (rendezvous_.ended()) return rendezvous_.status();
     const Place place = at_index(c.group);
     Group& group = *place.group;
-    if (Status valid = check_here(c, place); !valid.ok()) {
+    if (Status valid = check_on_rank(c, group.size(), place.position); !valid.ok()) {
       rendezvous_.end(valid.with_context(fmt::format("rank {}", rank_)));
       return rendezvous_.status();
     }
@@ -184,21 +176,10 @@ class ThreadTransport final : public Transport {
     return groups_[group];
   }
 
-  static Status check_here(const Collective& c, const Place& place) {
-    LIGNUM_RETURN_IF_ERROR(check(c, place.group->size()));
-    const bool any = c.outer * c.local_rows * c.row_elems > 0;
-    if (c.kind == Kind::broadcast && place.position == c.root && any && c.in == nullptr) {
-      return internal_error("{}: the root's buffer is null", describe(c));
-    }
-    return {};
-  }
-
   static Status agree(const Call& call, uint64_t number) {
     for (int i = 1; i < call.group.size(); ++i) {
       if (same_call(call.peer(0), call.peer(i))) continue;
-      return internal_error("ranks differ at collective {} of group [{}]: rank {} runs {}; rank {} runs {}",
-                            number, fmt::join(call.group.ranks, ", "), call.group.ranks[0],
-                            describe(call.peer(0)), call.group.ranks[i], describe(call.peer(i)));
+      return ranks_differ(number, call.group.ranks, 0, call.peer(0), i, call.peer(i));
     }
     return {};
   }
