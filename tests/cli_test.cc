@@ -1,61 +1,13 @@
 // The binary as a person or a script runs it: exit codes, one message on stderr, signals, kill -9.
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <thread>
 
+#include "process.h"
 #include "runs.h"
 #include "train/checkpoint.h"
 
-extern char** environ;
-
 namespace lignum::testing {
 namespace {
-
-struct Ended {
-  int code = -1;  // exit code; 128 + signal where one ended it
-  std::string out, err;
-};
-
-// A running lignum; its output goes to files of the folder.
-class Process {
- public:
-  Process(const TestFolder& folder, std::vector<std::string> words)
-      : out_(folder / "stdout"), err_(folder / "stderr") {
-    words.insert(words.begin(), LIGNUM_BINARY);
-    std::vector<char*> argv;
-    for (std::string& w : words) argv.push_back(w.data());
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 1, out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    posix_spawn_file_actions_addopen(&actions, 2, err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    EXPECT_EQ(::posix_spawn(&pid_, LIGNUM_BINARY, &actions, nullptr, argv.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-  }
-  void send(int signal) const { ::kill(pid_, signal); }
-  Ended wait() const {
-    int status = 0;
-    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
-    Ended e;
-    e.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    e.out = read_text(out_).value();
-    e.err = read_text(err_).value();
-    return e;
-  }
-
- private:
-  std::string out_, err_;
-  pid_t pid_ = -1;
-};
-
-Ended run(const TestFolder& folder, std::vector<std::string> words) {
-  return Process(folder, std::move(words)).wait();
-}
 
 int64_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 

@@ -11,7 +11,7 @@ namespace lignum::cli {
 // Not an option of CLI11's: it would take a value in brackets, train_files=[a, b], apart.
 ConfigWords::ConfigWords(CLI::App& verb) : verb_(verb) { verb.allow_extras(); }
 
-Result<config::Config> ConfigWords::load() const {
+Result<config::Config> ConfigWords::load(const std::vector<std::string>& more) const {
   std::optional<std::string> path;
   std::vector<std::string> overrides;
   for (const std::string& word : verb_.remaining()) {
@@ -26,6 +26,7 @@ Result<config::Config> ConfigWords::load() const {
       path = word;
     }
   }
+  overrides.insert(overrides.end(), more.begin(), more.end());
   return config::Config::load(path, overrides);
 }
 

@@ -18,7 +18,8 @@ inline constexpr int kSavedOnSignal = 143;  // a run that a signal ended, with i
 class ConfigWords {
  public:
   explicit ConfigWords(CLI::App& verb);
-  Result<config::Config> load() const;  // once the command line is parsed
+  // Once the command line is parsed. `more` are key=value words behind it.
+  Result<config::Config> load(const std::vector<std::string>& more = {}) const;
 
  private:
   const CLI::App& verb_;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.h"
+#include "cli/ranks.h"
 #include "cli/verbs.h"
 #include "train/evaluate.h"
 
@@ -32,10 +33,11 @@ Result<Weights> find_weights(const config::Config& config) {
   return user_error("nothing to evaluate: give run_name (its newest checkpoint) or model_path");
 }
 
-Status run(const Arguments& a) {
-  LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
+Status run(const Arguments& a, const config::Config& config, const train::Processes& processes) {
   LIGNUM_ASSIGN_OR_RETURN(const Weights weights, find_weights(config));
-  LIGNUM_ASSIGN_OR_RETURN(const train::EvalMetrics m, train::evaluate(config, weights.folder, weights.step));
+  LIGNUM_ASSIGN_OR_RETURN(const train::EvalMetrics m,
+                          train::evaluate(config, weights.folder, weights.step, processes));
+  if (!speaks(processes)) return {};
   if (a.json) {
     nlohmann::ordered_json j = {{"folder", weights.folder}};
     j.update(to_json(m));
@@ -56,7 +58,12 @@ void add_eval(CLI::App& app, Outcome& outcome) {
   add_examples(verb, "eval [config.yml] [key=value ...] [--json]",
                {"eval configs/quickstart.yml run_name=first",
                 "eval model_path=some/folder dataset_type=text eval_files=held_out.txt"});
-  verb.final_callback([a, &outcome] { outcome.status = run(*a); });
+  verb.final_callback([a, &outcome] {
+    run_on_ranks(a->config, outcome,
+                 [&](const config::Config& config, const train::Processes& processes, int&) {
+                   return run(*a, config, processes);
+                 });
+  });
 }
 
 }  // namespace lignum::cli

@@ -61,6 +61,6 @@ int main(int argc, char** argv) {
   }
   if (outcome.status.ok())
     return stdout_written() ? outcome.code : static_cast<int>(lignum::Code::user_error);
-  fmt::print(stderr, "lignum: {}\n", outcome.status.message());
+  if (!outcome.said) fmt::print(stderr, "lignum: {}\n", outcome.status.message());
   return static_cast<int>(outcome.status.code());
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.h"
+#include "cli/ranks.h"
 #include "cli/verbs.h"
 #include "train/trainer.h"
 
@@ -27,9 +28,9 @@ struct Arguments {
   bool json = false;
 };
 
-Status run(const Arguments& a, int& code) {
-  LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
+Status run(const Arguments& a, const config::Config& config, const train::Processes& processes, int& code) {
   train::TrainOptions options;
+  options.processes = processes;
   LIGNUM_ASSIGN_OR_RETURN(const std::optional<hw::Spec> spec, find_spec(config, options.no_spec));
   install_stop();
   if (a.json) {
@@ -40,10 +41,11 @@ Status run(const Arguments& a, int& code) {
   options.stop = &stop_signal;
   options.spec = spec ? &*spec : nullptr;
   LIGNUM_ASSIGN_OR_RETURN(const train::TrainSummary summary, train::train(config, options));
-  if (a.json) print_json(to_json(summary));
+  const bool first = speaks(processes);
+  if (a.json && first) print_json(to_json(summary));
   if (summary.stopped_by != 0) {
     code = kSavedOnSignal;
-    if (!a.json)
+    if (!a.json && first)
       print_line(fmt::format("stopped by signal {}; the same command goes on", summary.stopped_by));
   }
   return {};
@@ -59,8 +61,14 @@ void add_train(CLI::App& app, Outcome& outcome) {
       verb, "train [config.yml] [key=value ...] [--json]",
       {"train configs/quickstart.yml run_name=first", "train configs/quickstart.yml steps=1000 threads=2",
        "train configs/quickstart.yml ranks=2 ici_fsdp_parallelism=2",
+       "train configs/quickstart.yml ranks=2 ici_fsdp_parallelism=2 comm=mpi",
        "train model_path=some/folder dataset_type=text train_files=a.txt steps=100"});
-  verb.final_callback([a, &outcome] { outcome.status = run(*a, outcome.code); });
+  verb.final_callback([a, &outcome] {
+    run_on_ranks(a->config, outcome,
+                 [&](const config::Config& config, const train::Processes& processes, int& code) {
+                   return run(*a, config, processes, code);
+                 });
+  });
 }
 
 }  // namespace lignum::cli

@@ -11,7 +11,8 @@ namespace lignum::cli {
 // What the process ends with: a Status, or the exit code of a verb that stopped in a way of its own.
 struct Outcome {
   Status status;
-  int code = 0;  // if status is ok
+  int code = 0;       // if status is ok
+  bool said = false;  // status has been printed, or is another rank's to print
 };
 
 void add_train(CLI::App& app, Outcome& outcome);

@@ -106,10 +106,10 @@ bool Mailbox::ok(int code, const char* what) {
   return false;
 }
 
-void Mailbox::announce() {
+void Mailbox::announce(bool named) {
   if (announced_) return;
   announced_ = true;
-  const Status error = status();
+  const Status error = named ? status().with_context(fmt::format("rank {}", rank_)) : status();
   Control control;
   control.letter = Letter::ended;
   control.code = static_cast<int32_t>(error.code());
@@ -200,25 +200,24 @@ bool Mailbox::wait(std::span<LignumMpiRequest> requests, const Meeting* meeting)
   return first == requests.size();
 }
 
-bool Mailbox::settle(std::span<LignumMpiRequest> receives, std::span<LignumMpiRequest> sends) {
+bool Mailbox::cancel(std::span<LignumMpiRequest> receives) {
   for (LignumMpiRequest& r : receives)
     if (r.active != 0) mpi_.cancel(mpi_.self, &r);
-  const auto finish = [&](std::span<LignumMpiRequest> requests, Clock::duration patience) {
-    const auto until = Clock::now() + patience;
-    while (true) {
-      const bool active = std::any_of(requests.begin(), requests.end(), [&](LignumMpiRequest& r) {
-        int done = 0;
-        return r.active != 0 && mpi_.test(mpi_.self, &r, &done) == 0 && done == 0;
-      });
-      if (!active || Clock::now() >= until) return !active;
-      ::sched_yield();
-    }
-  };
-  const bool quiet = finish(receives, kPatience);
-  // A peer that has begun to take one goes on while it settles itself; one that nobody takes is only
-  // forgotten.
-  finish(sends, kPatience / 10);
-  return quiet;
+  return finish(receives, kPatience);
+}
+
+bool Mailbox::drop(std::span<LignumMpiRequest> sends) { return finish(sends, kPatience / 10); }
+
+bool Mailbox::finish(std::span<LignumMpiRequest> requests, Clock::duration patience) {
+  const auto until = Clock::now() + patience;
+  while (true) {
+    const bool active = std::any_of(requests.begin(), requests.end(), [&](LignumMpiRequest& r) {
+      int done = 0;
+      return r.active != 0 && mpi_.test(mpi_.self, &r, &done) == 0 && done == 0;
+    });
+    if (!active || Clock::now() >= until) return !active;
+    ::sched_yield();
+  }
 }
 
 void Mailbox::poll() {

@@ -47,8 +47,8 @@ class Mailbox {
   Status status() const;
   // The world has ended for this rank; the first error counts. Nobody else is told: announce() does.
   void record(const Status& error);
-  // Tells the others what ended the world, once.
-  void announce();
+  // Tells the others what ended the world, once; as "rank N: ...", if `named`.
+  void announce(bool named);
   // Tells the others that this rank comes to no further collective.
   void leave();
 
@@ -59,9 +59,12 @@ class Mailbox {
   // True when all are done; false when the world has ended before. While ranks are waited for at a meeting,
   // one that has left and a circle of waits are found.
   bool wait(std::span<LignumMpiRequest> requests, const Meeting* meeting = nullptr);
-  // After the world's end: gives up what no message has met, and waits for the rest, about a second at most.
-  // False: a receive is still under way, and its buffer must stay.
-  bool settle(std::span<LignumMpiRequest> receives, std::span<LignumMpiRequest> sends);
+  // After the world's end: gives up what no message has met, and waits for the rest, a second at most. False:
+  // one is still under way, and its buffer must stay.
+  bool cancel(std::span<LignumMpiRequest> receives);
+  // A peer that has begun to take one goes on while it settles itself; False: one that nobody has taken is
+  // forgotten.
+  bool drop(std::span<LignumMpiRequest> sends);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -77,6 +80,7 @@ class Mailbox {
 
   int tag_of(Tag tag) const { return channel_ * 4 + static_cast<int>(tag); }
   bool ok(int code, const char* what);
+  bool finish(std::span<LignumMpiRequest> requests, Clock::duration patience);
   void poll();
   void take(const Control& control, int from);
   void post(const Control& control, int to);

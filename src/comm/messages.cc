@@ -144,7 +144,7 @@ MessageTransport::Group& MessageTransport::at_index(int group) const {
 void MessageTransport::abort(const Status& error) {
   mailbox_.record(error);  // a run under way sees it, and gives way
   const auto held = mailbox_.lock();
-  mailbox_.announce();
+  mailbox_.announce(options_.names_ranks);
 }
 
 void MessageTransport::leave() {
@@ -162,9 +162,11 @@ Status MessageTransport::run(const Collective& c) {
     return {};
   }
   // The caller may free its buffers once this returns.
-  for (int slot = 0; slot < 2; ++slot)
-    quiet_ = mailbox_.settle(group.receives[slot], group.sends[slot]) && quiet_;
-  mailbox_.announce();
+  for (int slot = 0; slot < 2; ++slot) {
+    quiet_ = mailbox_.cancel(group.receives[slot]) && quiet_;
+    clean_ = mailbox_.drop(group.sends[slot]) && clean_;
+  }
+  mailbox_.announce(false);
   return mailbox_.status();
 }
 

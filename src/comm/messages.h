@@ -18,6 +18,8 @@
 namespace lignum::comm {
 
 struct MessageOptions {
+  // What a rank gives to abort() reaches the others as "rank N: ...".
+  bool names_ranks = false;
   int channel = 0;  // worlds of one process that live one after the other take different ones
   // A message is at most so long: larger tensors go in pieces, for an MPI counts bytes in 31 bits.
   int64_t message_bytes = int64_t{1} << 30;
@@ -46,6 +48,8 @@ class MessageTransport final : public Transport {
   // False: a message that this rank gave up may still be written where it was to go. Nothing may call the
   // module again.
   bool quiet() const { return quiet_; }
+  // False: what this rank has sent may never be taken.
+  bool clean() const { return clean_; }
 
  private:
   struct Group;
@@ -63,7 +67,7 @@ class MessageTransport final : public Transport {
   Mailbox mailbox_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::byte> pieces_;  // room of exchanges: a group's runs one at a time
-  bool quiet_ = true;
+  bool quiet_ = true, clean_ = true;
 };
 
 }  // namespace lignum::comm

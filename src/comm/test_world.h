@@ -27,4 +27,12 @@ class TestWorld {
 // Of this binary.
 std::vector<TestWorld*> test_worlds();
 
+// Those of them where it holds.
+template <class Holds>
+std::vector<TestWorld*> test_worlds_where(Holds holds) {
+  std::vector<TestWorld*> worlds = test_worlds();
+  std::erase_if(worlds, [&](const TestWorld* w) { return !holds(*w); });
+  return worlds;
+}
+
 }  // namespace lignum::comm

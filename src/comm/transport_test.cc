@@ -39,6 +39,8 @@ class Worlds : public testing::TestWithParam<TestWorld*> {
   }
 };
 class Moves : public Worlds {};
+class InOneMemory : public Worlds {};  // ranks have common variables
+class Allocations : public Worlds {};
 class Mismatch : public Worlds {
  protected:
   static std::string run_mismatched(const Collective& usual, const Collective& other);
@@ -48,6 +50,15 @@ class Abort : public Worlds {};
 
 std::string name_of(const testing::TestParamInfo<TestWorld*>& info) { return info.param->name(); }
 INSTANTIATE_TEST_SUITE_P(All, Moves, testing::ValuesIn(test_worlds()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, InOneMemory, testing::ValuesIn(test_worlds_where([](const TestWorld& w) {
+                           return w.shares_memory();
+                         })),
+                         name_of);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(InOneMemory);
+INSTANTIATE_TEST_SUITE_P(All, Allocations, testing::ValuesIn(test_worlds_where([](const TestWorld& w) {
+                           return w.counts_allocations();
+                         })),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(All, Mismatch, testing::ValuesIn(test_worlds()), name_of);
 INSTANTIATE_TEST_SUITE_P(All, Deadlock, testing::ValuesIn(test_worlds()), name_of);
 INSTANTIATE_TEST_SUITE_P(All, Abort, testing::ValuesIn(test_worlds()), name_of);
@@ -286,8 +297,7 @@ TEST_P(Moves, MeshTwoByTwoAlongBothAxes) {
   ASSERT_TRUE(status.ok()) << status.message();
 }
 
-TEST_P(Moves, BarrierHoldsUntilTheLastCame) {
-  if (!world().shares_memory()) GTEST_SKIP() << "ranks here have no common variable";
+TEST_P(InOneMemory, BarrierHoldsUntilTheLastCame) {
   std::atomic<int> came{0};
   const Status status = on_ranks(4, [&](Transport& t) {
     for (int round = 1; round <= 200; ++round) {
@@ -378,8 +388,7 @@ TEST_P(Moves, ManyIterations) {
   ASSERT_TRUE(status.ok()) << status.message();
 }
 
-TEST_P(Moves, SteadyStateAllocatesNothing) {
-  if (!world().counts_allocations()) GTEST_SKIP() << "the mail of this world allocates";
+TEST_P(Allocations, SteadyStateAllocatesNothing) {
   const Status status = on_ranks(3, [](Transport& t) {
     std::vector<float> in(9000, 1.0f);
     std::vector<float> out(3 * 9000);

@@ -128,7 +128,12 @@ std::vector<Row> own_rows() {
       integer("ranks", 1, 65536, "ranks of a native run; -1: what the mesh asks for")
           .or_minus_one()
           .ours("-1"),
-      text("comm", "what joins the ranks").of({"threads"}).ours("threads"),
+      text("comm",
+           "what joins the ranks: threads of one process, or mpi (a process each); auto: mpi under mpiexec, "
+           "else "
+           "threads")
+          .of({"auto", "threads", "mpi"})
+          .ours("auto"),
       integer("threads", 0, 4096, "threads of a rank; 0: the machine's cores divided by the ranks").ours("0"),
       text("target", "what runs the step: own kernels, a PJRT plug-in, or a TPU")
           .of({"cpu", "pjrt", "tpu"})

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "comm/threads.h"
 #include "exec/thread_pool.h"
@@ -51,21 +52,26 @@ Result<EvalMetrics> Evaluator::run(int64_t step) {
   return m;
 }
 
-Result<EvalMetrics> evaluate(const config::Config& config, const std::string& folder, int64_t step) {
-  LIGNUM_ASSIGN_OR_RETURN(const Setup setup, make_setup(config));
+namespace {
+
+Result<EvalMetrics> evaluate_on(const Ranks& own, const config::Config& config, const std::string& folder,
+                                int64_t step, const Processes& processes) {
+  LIGNUM_RETURN_IF_ERROR(own.agree(config.to_json()));
+  LIGNUM_ASSIGN_OR_RETURN(const Setup setup, make_setup(config, processes));
+  LIGNUM_RETURN_IF_ERROR(
+      own.agree({{"the kernels", kernels::isa_name(setup.choice.isa)}, {"the weights", folder}}));
   LIGNUM_ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluation::make(config, setup));
   std::optional<ModelFiles> files;
   if (!folder.empty()) {
     LIGNUM_ASSIGN_OR_RETURN(files, ModelFiles::open(folder));
   }
   EvalMetrics result;
-  comm::ThreadWorld world(static_cast<int>(setup.ranks));
   const auto body = [&](comm::Transport& transport) -> Status {
     LIGNUM_ASSIGN_OR_RETURN(const Ranks ranks, Ranks::join(transport));
     LIGNUM_ASSIGN_OR_RETURN(const auto pool, exec::ThreadPool::create(setup.threads));
     LIGNUM_ASSIGN_OR_RETURN(
         const auto evaluator,
-        Evaluator::create(setup, evaluation, ranks, *pool, memory_budget(config, nullptr, setup.ranks)));
+        Evaluator::create(setup, evaluation, ranks, *pool, memory_budget(config, nullptr, setup.ranks_here)));
     const Status loaded = [&]() -> Status {
       if (files) return load_parameters(setup.model, *files, evaluator->shards(), evaluator->executor());
       init_parameters(setup.model, evaluator->shards(), evaluator->executor(),
@@ -75,11 +81,23 @@ Result<EvalMetrics> evaluate(const config::Config& config, const std::string& fo
     if (!loaded.ok()) return ranks.give_up(loaded);
     Result<EvalMetrics> metrics = evaluator->run(step);
     if (!metrics.ok()) return ranks.give_up(metrics.status());
-    if (ranks.is_first()) result = *metrics;
+    if (ranks.is_first() || processes.transport != nullptr) result = *metrics;
     return {};
   };
-  LIGNUM_RETURN_IF_ERROR(world.run(body));
+  LIGNUM_RETURN_IF_ERROR(processes.transport != nullptr
+                             ? body(*processes.transport)
+                             : comm::ThreadWorld(static_cast<int>(setup.ranks)).run(body));
   return result;
+}
+
+}  // namespace
+
+Result<EvalMetrics> evaluate(const config::Config& config, const std::string& folder, int64_t step,
+                             const Processes& processes) {
+  LIGNUM_ASSIGN_OR_RETURN(const Ranks own, Ranks::join(processes));
+  Result<EvalMetrics> metrics = evaluate_on(own, config, folder, step, processes);
+  if (!metrics.ok()) static_cast<void>(own.give_up(metrics.status()));
+  return metrics;
 }
 
 }  // namespace lignum::train

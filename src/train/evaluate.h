@@ -42,7 +42,8 @@ class Evaluator {
 };
 
 // Evaluates a folder's weights (a Hugging Face folder, or a checkpoint of any mesh), or the initial weights
-// where `folder` is empty.
-Result<EvalMetrics> evaluate(const config::Config& config, const std::string& folder, int64_t step);
+// where `folder` is empty. Where ranks are processes, each calls it, and all get the same loss.
+Result<EvalMetrics> evaluate(const config::Config& config, const std::string& folder, int64_t step,
+                             const Processes& processes = {});
 
 }  // namespace lignum::train

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -32,6 +34,16 @@ Culprit culprit_of(const std::optional<exec::NonFinite>& n, int64_t rank) {
   n->kind.copy(c.kind, sizeof(c.kind) - 1);
   n->path.copy(c.path, sizeof(c.path) - 1);
   return c;
+}
+
+// The most that this process has held in memory, by the kernel's count.
+Result<int64_t> process_peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    int64_t kib = 0;
+    if (word == "VmHWM:" && status >> kib) return kib * 1024;
+  }
+  return internal_error("/proc/self/status has no VmHWM");
 }
 
 std::string describe(const Culprit& c) {
@@ -70,12 +82,12 @@ class RankLoop {
     int stop = 0;
     while (step_ < steps && stop == 0) {
       LIGNUM_RETURN_IF_ERROR(one_step());
-      if (ranks_.is_first() && run_.options.stop != nullptr) stop = run_.options.stop->load();
-      LIGNUM_RETURN_IF_ERROR(ranks_.share(stop));  // all stop after the same step
+      LIGNUM_ASSIGN_OR_RETURN(stop, asked_to_stop());
       const bool last = step_ == steps || stop != 0;
       if (run_.checkpoints && (last || step_ % period == 0)) LIGNUM_RETURN_IF_ERROR(save());
       if (evaluator_ && stop == 0 && (last || step_ % eval_interval == 0)) LIGNUM_RETURN_IF_ERROR(evaluate());
     }
+    LIGNUM_RETURN_IF_ERROR(measure_processes());
     if (ranks_.is_first()) return finish(stop);
     return {};
   }
@@ -83,6 +95,26 @@ class RankLoop {
  private:
   RankShards shards() const { return {run_.program, run_.setup.step.mesh, ranks_.rank()}; }
   RankState state() const { return {run_.setup.model, shards(), *executor_, ranks_}; }
+
+  // The same on every rank, so that all stop after the same step. Where ranks are processes the signal may
+  // have come to any of them.
+  Result<int> asked_to_stop() const {
+    const bool listens = ranks_.is_first() || run_.options.processes.transport != nullptr;
+    const int own = listens && run_.options.stop != nullptr ? run_.options.stop->load() : 0;
+    LIGNUM_ASSIGN_OR_RETURN(const int32_t asked, ranks_.count(own != 0));
+    if (asked == 0) return 0;
+    return own != 0 ? own : SIGTERM;
+  }
+
+  Status measure_processes() {
+    if (run_.options.processes.transport == nullptr) return {};
+    for (int64_t rank = 0; rank < ranks_.size(); ++rank) {
+      LIGNUM_ASSIGN_OR_RETURN(int64_t bytes, process_peak_bytes());
+      LIGNUM_RETURN_IF_ERROR(ranks_.share(bytes, rank));
+      if (ranks_.is_first()) summary_.process_bytes.push_back(bytes);
+    }
+    return {};
+  }
 
   Status load_state() {
     if (run_.resume) {

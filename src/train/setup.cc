@@ -52,13 +52,11 @@ std::vector<std::string> not_decayed(const config::ModelConfig& model, const pas
   return names;
 }
 
-Result<Setup> make_setup(const config::Config& config) {
+Result<Setup> make_setup(const config::Config& config, const Processes& processes) {
   if (config.text("target") != "cpu") {
     return user_error("target={}: training and evaluation run on the CPU's own kernels; set target=cpu",
                       config.text("target"));
   }
-  if (config.text("comm") != "threads")
-    return user_error("comm={}: threads is what there is", config.text("comm"));
   Setup s;
   LIGNUM_ASSIGN_OR_RETURN(s.model, config::model_from_config(config));
   s.ranks = config.ranks();
@@ -66,7 +64,13 @@ Result<Setup> make_setup(const config::Config& config) {
     return user_error("{} ranks (`ranks`, or the product of ici_*_parallelism): a run takes at most {}",
                       s.ranks, comm::ThreadWorld::kMaxRanks);
   }
-  LIGNUM_ASSIGN_OR_RETURN(s.threads, threads_of_a_rank(config, s.ranks));
+  if (processes.transport != nullptr && processes.transport->size() != s.ranks) {
+    return user_error(
+        "{} ranks (`ranks`, or the product of ici_*_parallelism), but {} processes: they must be as many",
+        s.ranks, processes.transport->size());
+  }
+  s.ranks_here = processes.transport != nullptr ? processes.here : s.ranks;
+  LIGNUM_ASSIGN_OR_RETURN(s.threads, threads_of_a_rank(config, s.ranks_here));
   LIGNUM_ASSIGN_OR_RETURN(s.choice, kernels::choose(kernels::isa_from_name(config.text("isa"))));
   LIGNUM_ASSIGN_OR_RETURN(s.step, step_options(config, s.model, s.ranks));
   s.step.threads = s.threads;
@@ -82,15 +86,15 @@ plan::ProgramOptions eval_options(const Setup& setup) {
   return o;
 }
 
-int64_t memory_budget(const config::Config& config, const hw::Spec* spec, int64_t ranks) {
+int64_t memory_budget(const config::Config& config, const hw::Spec* spec, int64_t ranks_here) {
   if (const int64_t bytes = config.integer("device_memory"); bytes > 0) return bytes;
   if (spec != nullptr) {
     const Result<double> bytes = spec->device_memory();
-    if (bytes.ok()) return static_cast<int64_t>(*bytes / static_cast<double>(ranks));
+    if (bytes.ok()) return static_cast<int64_t>(*bytes / static_cast<double>(ranks_here));
     if (!spec->is_cpu()) return 0;
   }
   const int64_t pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
-  return pages > 0 && page > 0 ? pages * page / ranks : 0;
+  return pages > 0 && page > 0 ? pages * page / ranks_here : 0;
 }
 
 std::string run_folder(const config::Config& config) {

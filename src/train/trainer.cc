@@ -122,6 +122,10 @@ void log_end(const Run& run, const TrainSummary& s) {
                       plan::bytes_text(static_cast<double>(s.planned_bytes)),
                       plan::bytes_text(static_cast<double>(s.resident_bytes)),
                       percent(static_cast<double>(s.planned_bytes), static_cast<double>(s.resident_bytes))));
+  for (size_t rank = 0; rank < s.process_bytes.size(); ++rank) {
+    run.log(fmt::format("rank {:<5} at most {} resident, all of the process", rank,
+                        plan::bytes_text(static_cast<double>(s.process_bytes[rank]))));
+  }
   if (s.predicted_step_seconds) {
     run.log(fmt::format("step time  predicted {:>10}  measured {:>10}  {:+.1f} %",
                         plan::seconds_text(*s.predicted_step_seconds),
@@ -144,29 +148,52 @@ nlohmann::ordered_json to_json(const TrainSummary& s) {
                               {"planned_bytes", s.planned_bytes},
                               {"resident_bytes", s.resident_bytes},
                               {"median_step_seconds", s.median_step_seconds}};
+  if (!s.process_bytes.empty()) j["process_bytes"] = s.process_bytes;
   if (s.predicted_step_seconds) j["predicted_step_seconds"] = *s.predicted_step_seconds;
   if (s.last) j["loss"] = s.last->loss;
   if (s.eval) j["eval_loss"] = s.eval->loss;
   return j;
 }
 
-Result<TrainSummary> train(const config::Config& config, const TrainOptions& options) {
-  LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config));
-  LIGNUM_ASSIGN_OR_RETURN(TrainData data, TrainData::open(config, setup.model.vocab_size, setup.batch));
-  const std::string folder = run_folder(config);
-  const bool checkpoints = config.boolean("enable_checkpointing");
+namespace {
+
+// The first process alone makes the folder, holds its lock and clears what an earlier run left half done; the
+// others go on once it has.
+Result<std::optional<FileLock>> take_folder(const std::string& folder, bool checkpoints,
+                                            const Ranks& processes) {
+  if (!processes.is_first()) {
+    LIGNUM_RETURN_IF_ERROR(processes.barrier());
+    return std::optional<FileLock>();
+  }
   LIGNUM_RETURN_IF_ERROR(make_directories(folder));
-  // Two processes on one run would mix their records and checkpoints.
-  const Result<FileLock> lock = FileLock::acquire(join_path(folder, "lock"));
+  // Two runs in one folder would mix their records and checkpoints.
+  Result<FileLock> lock = FileLock::acquire(join_path(folder, "lock"));
   if (!lock.ok())
     return lock.status().with_context(
         "the lock of the run (two processes cannot train one run: use another run_name)");
+  if (checkpoints) LIGNUM_RETURN_IF_ERROR(remove_unfinished(folder));
+  LIGNUM_RETURN_IF_ERROR(processes.barrier());
+  return std::optional<FileLock>(std::move(lock).value());
+}
+
+Result<TrainSummary> train_on(const Ranks& processes, const config::Config& config,
+                              const TrainOptions& options) {
+  LIGNUM_RETURN_IF_ERROR(processes.agree(config.to_json()));
+  LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config, options.processes));
+  LIGNUM_ASSIGN_OR_RETURN(TrainData data, TrainData::open(config, setup.model.vocab_size, setup.batch));
+  std::string folder = run_folder(config);
+  LIGNUM_RETURN_IF_ERROR(processes.share_text(folder));  // its name may come from a clock
+  const bool checkpoints = config.boolean("enable_checkpointing");
+  LIGNUM_ASSIGN_OR_RETURN(const std::optional<FileLock> lock, take_folder(folder, checkpoints, processes));
   std::optional<Checkpoint> resume;
   if (checkpoints) {
-    LIGNUM_RETURN_IF_ERROR(remove_unfinished(folder));
     LIGNUM_ASSIGN_OR_RETURN(resume, newest_checkpoint(folder));
     if (resume) LIGNUM_RETURN_IF_ERROR(adopt(*resume, config, data, setup, options));
   }
+  // What a machine, its files and its view of a shared folder make of one configuration.
+  LIGNUM_RETURN_IF_ERROR(processes.agree({{"the kernels", kernels::isa_name(setup.choice.isa)},
+                                          {"the rows of train_files", data.rows().fingerprint()},
+                                          {"the newest checkpoint", resume ? resume->state.step : -1}}));
   LIGNUM_ASSIGN_OR_RETURN(plan::Program program, plan::make_program(setup.step));
   Run run{.config = config,
           .options = options,
@@ -185,7 +212,7 @@ Result<TrainSummary> train(const config::Config& config, const TrainOptions& opt
   if (!run.resume && !config.text("model_path").empty()) {
     LIGNUM_ASSIGN_OR_RETURN(run.weights, ModelFiles::open(config.text("model_path")));
   }
-  run.budget = memory_budget(config, options.spec, run.setup.ranks);
+  run.budget = memory_budget(config, options.spec, run.setup.ranks_here);
   log_start(run);
   TrainSummary summary;
   summary.folder = folder;
@@ -196,9 +223,25 @@ Result<TrainSummary> train(const config::Config& config, const TrainOptions& opt
     summary.first_step = run.resume->state.step;
     return summary;
   }
-  comm::ThreadWorld world(static_cast<int>(run.setup.ranks));
-  LIGNUM_RETURN_IF_ERROR(world.run([&](comm::Transport& t) { return run_rank(run, t, summary); }));
+  const auto body = [&](comm::Transport& t) { return run_rank(run, t, summary); };
+  LIGNUM_RETURN_IF_ERROR(options.processes.transport != nullptr
+                             ? body(*options.processes.transport)
+                             : comm::ThreadWorld(static_cast<int>(run.setup.ranks)).run(body));
   log_end(run, summary);
+  return summary;
+}
+
+}  // namespace
+
+Result<TrainSummary> train(const config::Config& config, const TrainOptions& options) {
+  LIGNUM_ASSIGN_OR_RETURN(const Ranks processes, Ranks::join(options.processes));
+  TrainOptions own = options;
+  if (!processes.is_first()) {
+    own.log = nullptr;
+    own.record = nullptr;
+  }
+  Result<TrainSummary> summary = train_on(processes, config, own);
+  if (!summary.ok()) static_cast<void>(processes.give_up(summary.status()));
   return summary;
 }
 

@@ -6,10 +6,12 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config/config.h"
 #include "hw/spec.h"
 #include "train/metrics.h"
+#include "train/ranks.h"
 
 namespace lignum::train {
 
@@ -19,6 +21,7 @@ struct TrainOptions {
   const std::atomic<int>* stop = nullptr;                     // a signal's number once it has come, else 0
   const hw::Spec* spec = nullptr;                             // this machine's, for MFU and the prediction
   std::string no_spec = "this machine is not calibrated";     // why it is null
+  Processes processes;  // where it holds more than one, log and record are called on the first only
 };
 
 struct TrainSummary {
@@ -31,6 +34,7 @@ struct TrainSummary {
   int stopped_by = 0;               // the signal, once it ended the run
 
   int64_t planned_bytes = 0, resident_bytes = 0;  // of the first rank's arena
+  std::vector<int64_t> process_bytes;             // where ranks are processes: the most that each ever held
   double median_step_seconds = 0;                 // of the steps after the first two
   std::optional<double> predicted_step_seconds;   // absent: no_prediction says why
   std::string no_prediction;
@@ -40,7 +44,7 @@ nlohmann::ordered_json to_json(const TrainSummary&);
 // Runs `steps` steps, or what is left of them after the newest checkpoint of the same run_name; writes
 // RUN/metrics.jsonl and RUN/checkpoints. A loss or gradient norm that is not finite ends the run with
 // check_failed: the message names step, layer, module path and role, parameters and moments are those before
-// that step, and a checkpoint of them is written.
+// that step, and a checkpoint of them is written. Where ranks are processes, each calls it.
 Result<TrainSummary> train(const config::Config& config, const TrainOptions& options);
 
 }  // namespace lignum::train

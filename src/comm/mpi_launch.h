@@ -1,0 +1,31 @@
+// Ranks as processes: how they come to be, and what becomes of them when one dies. Needs no MPI itself.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+
+namespace lignum::comm {
+
+// What an MPI launcher (mpiexec, srun) tells a process that it starts, by environment variables.
+struct Launched {
+  int rank = 0;
+  int size = 1;
+};
+std::optional<Launched> launched();
+
+// Replaces this process by `mpiexec -n RANKS` of the command line that it was started with. Returns only with
+// an error: no mpiexec, or this build has no MPI.
+Status start_ranks(int ranks);
+
+// Called by a launched process before it has threads. The caller returns as a child, which is the rank; its
+// parent waits for it, hands on signals and the exit code, and when a signal kills the rank says so in one
+// line that names it. (A launcher names a process number at best, and kills the others before they can say
+// anything.) A rank outlives neither.
+void guard_rank(const Launched& self);
+
+// liblignum_mpi.so: LIGNUM_MPI_MODULE, else beside the binary. An error names what was tried.
+Result<std::string> find_mpi_module();
+
+}  // namespace lignum::comm
