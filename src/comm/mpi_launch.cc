@@ -57,7 +57,8 @@ constexpr const char* kFix =
 Result<std::string> find_mpiexec() {
   if (const std::string given = variable("LIGNUM_MPIEXEC"); !given.empty()) {
     if (::access(given.c_str(), X_OK) == 0) return given;
-    return user_error("LIGNUM_MPIEXEC={}: {}", given, std::strerror(errno));
+    return user_error("comm=mpi: LIGNUM_MPIEXEC={}: {}: correct or unset the variable", given,
+                      std::strerror(errno));
   }
   std::vector<std::string> tried;
   const auto usable = [&](const fs::path& path) {
@@ -127,7 +128,7 @@ std::optional<Launched> launched() {
 Result<std::string> find_mpi_module() {
   if (const std::string given = variable("LIGNUM_MPI_MODULE"); !given.empty()) {
     if (is_file(given)) return given;
-    return user_error("LIGNUM_MPI_MODULE={}: no such file", given);
+    return user_error("comm=mpi: LIGNUM_MPI_MODULE={}: no such file: correct or unset the variable", given);
   }
   const fs::path own = (folder_of_binary() / "../lib/liblignum_mpi.so").lexically_normal();
   if (is_file(own)) return own.string();
