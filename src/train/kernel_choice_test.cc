@@ -53,7 +53,9 @@ TEST(KernelChoice, CalibrationDecidesWhereItKnowsEveryWay) {
     EXPECT_EQ(k->choice.bf16_dot, fastest);
     EXPECT_NE(describe(*k).find("bf16 dots by " + std::string(kernels::bf16_dot_name(fastest))),
               std::string::npos);
-    if (ways.size() > 1) EXPECT_TRUE(k->why.starts_with("calibrated: ")) << k->why;
+    if (ways.size() > 1) {
+      EXPECT_TRUE(k->why.starts_with("calibrated: ")) << k->why;
+    }
   }
   if (ways.size() == 1) return;
   // Another machine's numbers, too few of them, or none: this machine is asked.
