@@ -206,7 +206,22 @@ bool Mailbox::cancel(std::span<LignumMpiRequest> receives) {
   return finish(receives, kPatience);
 }
 
-bool Mailbox::drop(std::span<LignumMpiRequest> sends) { return finish(sends, kPatience / 10); }
+// A peer that still receives would read what the caller may free.
+bool Mailbox::drop(std::span<LignumMpiRequest> sends, std::span<const int> ranks) {
+  const auto until = Clock::now() + 5 * kPatience;
+  while (true) {
+    bool taken = true, expected = false;
+    for (size_t i = 0; i < sends.size(); ++i) {
+      int done = 0;
+      if (sends[i].active == 0 || mpi_.test(mpi_.self, &sends[i], &done) != 0 || done != 0) continue;
+      taken = false;
+      expected = expected || !peers_[static_cast<size_t>(ranks[i])].ended;
+    }
+    if (taken || !expected || Clock::now() >= until) return taken;
+    poll();
+    ::sched_yield();
+  }
+}
 
 bool Mailbox::finish(std::span<LignumMpiRequest> requests, Clock::duration patience) {
   const auto until = Clock::now() + patience;
@@ -239,7 +254,7 @@ void Mailbox::take(const Control& control, int from) {
   Peer& peer = peers_[static_cast<size_t>(from)];
   switch (control.letter) {
     case Letter::ended:
-      announced_ = true;  // by the rank that it came from
+      peer.ended = true;
       record(Status(static_cast<Code>(control.code), control.get_text()));
       break;
     case Letter::left:

@@ -47,7 +47,7 @@ class Mailbox {
   Status status() const;
   // The world has ended for this rank; the first error counts. Nobody else is told: announce() does.
   void record(const Status& error);
-  // Tells the others what ended the world, once; as "rank N: ...", if `named`.
+  // Tells the others what ended the world, and that this rank knows, once; as "rank N: ...", if `named`.
   void announce(bool named);
   // Tells the others that this rank comes to no further collective.
   void leave();
@@ -62,9 +62,11 @@ class Mailbox {
   // After the world's end: gives up what no message has met, and waits for the rest, a second at most. False:
   // one is still under way, and its buffer must stay.
   bool cancel(std::span<LignumMpiRequest> receives);
-  // A peer that has begun to take one goes on while it settles itself; False: one that nobody has taken is
-  // forgotten.
-  bool drop(std::span<LignumMpiRequest> sends);
+  // After announce(): until each message is taken, or its peer has said that it takes none any more; five
+  // seconds at most. False: one has not been taken. sends: by position in a group of these ranks.
+  bool drop(std::span<LignumMpiRequest> sends, std::span<const int> ranks);
+  // Reads the letters that have come.
+  void poll();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -74,6 +76,7 @@ class Mailbox {
     uint64_t headers_sent = 0;
     uint64_t headers_met = 0;  // received and used
     bool left = false;
+    bool ended = false;       // it knows of the world's end, and receives nothing more
     uint64_t left_after = 0;  // headers that it sent to this rank, all in all
     uint64_t searched = 0;    // that rank's last search that passed through this one
   };
@@ -81,7 +84,6 @@ class Mailbox {
   int tag_of(Tag tag) const { return channel_ * 4 + static_cast<int>(tag); }
   bool ok(int code, const char* what);
   bool finish(std::span<LignumMpiRequest> requests, Clock::duration patience);
-  void poll();
   void take(const Control& control, int from);
   void post(const Control& control, int to);
   void reap();

@@ -154,19 +154,22 @@ void MessageTransport::leave() {
 
 Status MessageTransport::run(const Collective& c) {
   const auto held = mailbox_.lock();
-  if (mailbox_.ended()) return mailbox_.status();
+  // One that has ended meanwhile may have given up what it sent: nothing of it is taken any more.
+  if (!mailbox_.ended()) mailbox_.poll();
+  if (mailbox_.ended()) {
+    mailbox_.announce(false);
+    return mailbox_.status();
+  }
   Group& group = at_index(c.group);
   if (const Status here = check_on_rank(c, group.size(), group.position); !here.ok()) {
     mailbox_.record(here.with_context(fmt::format("rank {}", rank())));
   } else if (meet(c, group) && move(c, group)) {
     return {};
   }
-  // The caller may free its buffers once this returns.
-  for (int slot = 0; slot < 2; ++slot) {
-    quiet_ = mailbox_.cancel(group.receives[slot]) && quiet_;
-    clean_ = mailbox_.drop(group.sends[slot]) && clean_;
-  }
   mailbox_.announce(false);
+  // The caller may free its buffers once this returns.
+  for (int slot = 0; slot < 2; ++slot) quiet_ = mailbox_.cancel(group.receives[slot]) && quiet_;
+  for (int slot = 0; slot < 2; ++slot) clean_ = mailbox_.drop(group.sends[slot], group.ranks) && clean_;
   return mailbox_.status();
 }
 
