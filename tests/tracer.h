@@ -292,18 +292,21 @@ inline Status compare_rounded(const std::map<std::string, Whole>& exact,
                               const std::map<std::string, Whole>& rounded,
                               const std::map<std::string, Whole>& got) {
   double worst = 0;
-  LIGNUM_RETURN_IF_ERROR(
-      for_each_row(exact, got,
-                   [&](const std::string& name, size_t r, const Whole& w, const Whole& g, size_t begin,
-                       size_t end) -> Status {
-                     const Norms n = norms(w, g, begin, end);
-                     const double bound = 2 * norms(w, rounded.at(name), begin, end).error + 1e-4 * n.norm;
-                     if (!(n.error <= bound))
-                       return check_failed("{} row {}: error {:.3g}, norm {:.3g}, bound {:.3g}", name, r,
-                                           n.error, n.norm, bound);
-                     if (bound > 0) worst = std::max(worst, n.error / bound);
-                     return {};
-                   }));
+  LIGNUM_RETURN_IF_ERROR(for_each_row(
+      exact, got,
+      [&](const std::string& name, size_t r, const Whole& w, const Whole& g, size_t begin,
+          size_t end) -> Status {
+        const Norms n = norms(w, g, begin, end);
+        // A mean over tokens has one error, which may be next to nothing by luck: what independent
+        // roundings of its terms leave in it counts besides.
+        const double luck = name == "loss" ? 0x1p-8 * n.norm / std::sqrt(exact.at("tokens").data.at(0)) : 0;
+        const double bound = std::max(2 * norms(w, rounded.at(name), begin, end).error, luck) + 1e-4 * n.norm;
+        if (!(n.error <= bound))
+          return check_failed("{} row {}: error {:.3g}, norm {:.3g}, bound {:.3g}", name, r, n.error, n.norm,
+                              bound);
+        if (bound > 0) worst = std::max(worst, n.error / bound);
+        return {};
+      }));
   fmt::print("  worst: {:.3f} of the bf16 bound\n", worst);
   return {};
 }
