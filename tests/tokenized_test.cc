@@ -48,7 +48,7 @@ TEST(Tokenized, ARunKeepsItsTokenizerAndResumes) {
   ASSERT_TRUE(whole.ok()) << whole.status().message();
   EXPECT_EQ(*read_text(f.checkpoint("a", 4) + "/tokenizer.json"), *read_text(f / "tokenizer.json"));
   auto settings = f.settings();
-  settings.emplace_back("steps=2");
+  settings[2] = "steps=2";
   settings.emplace_back("learning_rate_schedule_steps=4");
   ASSERT_TRUE(f.train("b", settings).ok());
   const auto resumed = f.train("b", f.settings());
