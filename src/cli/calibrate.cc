@@ -25,6 +25,7 @@ Status run(const Arguments& a) {
   }
   LIGNUM_ASSIGN_OR_RETURN(const tune::Calibration c, tune::calibrate(options));
   const Result<double> matmul = c.spec.peak_matmul_flops(DType::f32), memory = c.spec.memory_bandwidth();
+  const std::vector<hw::DotRate> dots = c.spec.curves().dot_rates(DType::bf16);
   if (a.json) {
     nlohmann::ordered_json j = {{"path", c.path},
                                 {"points", c.points},
@@ -33,12 +34,17 @@ Status run(const Arguments& a) {
                                 {"worst", c.worst}};
     if (matmul.ok()) j["matmul_flops"] = *matmul;
     if (memory.ok()) j["memory_bandwidth"] = *memory;
+    for (const hw::DotRate& r : dots) j["bf16_dots"][r.way] = r.flops;
     print_json(j);
     return {};
   }
   if (matmul.ok() && memory.ok())
     print_line(
         fmt::format("best f32 GEMM {:.1f} GFLOP/s, memory {:.1f} GB/s", *matmul * 1e-9, *memory * 1e-9));
+  std::string ways;
+  for (const hw::DotRate& r : dots)
+    ways += fmt::format("{}{} {:.1f}", ways.empty() ? "" : ", ", r.way, r.flops * 1e-9);
+  print_line(fmt::format("bf16 GEMM, mean of all shapes: {} GFLOP/s", ways));
   print_line(fmt::format("{} points; spread {:.1f} % (median), {:.1f} % at worst ({}){}", c.points,
                          100 * c.median_spread, 100 * c.worst_spread, c.worst,
                          c.median_spread > 0.1 ? "; the machine was busy, do it again when it is not" : ""));
