@@ -96,8 +96,8 @@ TEST(Cli, OutputThatCannotBeWrittenIsAnError) {
 
 TEST(Cli, HelpOfEveryVerbHasExamples) {
   const TestFolder f;
-  for (const std::string verb : {"train", "eval", "generate", "plan", "compile", "calibrate", "inspect",
-                                 "tokenizer", "verify-model"}) {
+  for (const std::string verb : {"train", "report", "eval", "generate", "plan", "compile", "calibrate",
+                                 "inspect", "tokenizer", "verify-model"}) {
     const Ended e = run(f, {verb, "--help"});
     EXPECT_EQ(e.code, 0);
     EXPECT_NE(e.out.find("Examples:\n  lignum " + verb), std::string::npos) << e.out;

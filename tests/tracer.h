@@ -144,7 +144,7 @@ inline Result<NativeRun> run_native(const Step& step, const NativeOptions& optio
       LIGNUM_RETURN_IF_ERROR(executor->step());
     }
     if (trace.dropped() > 0) return internal_error("{} events had no room", trace.dropped());
-    out.events = trace.events();
+    out.events.assign(trace.events().begin(), trace.events().end());
     for (size_t i = 0; i < local.outputs().size(); ++i)
       out.outputs.push_back(
           copy_of(local.type(local.outputs()[i].value), executor->output(static_cast<int64_t>(i))));

@@ -94,4 +94,15 @@ std::string nearest_hint(std::string_view name, const std::vector<std::string_vi
   return hint;
 }
 
+std::string duration_text(double seconds) {
+  constexpr double kMost = 1e13;
+  if (!(seconds >= 0 && seconds < kMost)) return "?";
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const int64_t minutes = whole / 60, hours = minutes / 60;
+  if (minutes == 0) return fmt::format("{} s", whole);
+  if (hours == 0) return fmt::format("{} min {:02} s", minutes, whole % 60);
+  if (hours < 24) return fmt::format("{} h {:02} min", hours, minutes % 60);
+  return fmt::format("{} d {:02} h", hours / 24, hours % 24);
+}
+
 }  // namespace lignum

@@ -26,4 +26,7 @@ std::vector<std::string_view> nearest_names(std::string_view name, const std::ve
 // "; nearest: 'a', 'b'", or nothing where there is none.
 std::string nearest_hint(std::string_view name, const std::vector<std::string_view>& names);
 
+// How long: "45 s", "3 min 12 s", "2 h 05 min", "3 d 04 h"; two units at most.
+std::string duration_text(double seconds);
+
 }  // namespace lignum

@@ -45,5 +45,15 @@ TEST(Text, Utf8) {
   }
 }
 
+TEST(Text, DurationsHaveTwoUnits) {
+  EXPECT_EQ(duration_text(0.4), "0 s");
+  EXPECT_EQ(duration_text(59.6), "1 min 00 s");
+  EXPECT_EQ(duration_text(192), "3 min 12 s");
+  EXPECT_EQ(duration_text(7500), "2 h 05 min");
+  EXPECT_EQ(duration_text(100 * 3600), "4 d 04 h");
+  EXPECT_EQ(duration_text(-1), "?");
+  EXPECT_EQ(duration_text(NAN), "?");
+}
+
 }  // namespace
 }  // namespace lignum

@@ -1,4 +1,6 @@
 // lignum train: runs the training loop; SIGTERM and SIGINT save and stop it.
+#include <unistd.h>
+
 #include <csignal>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -6,7 +8,9 @@
 #include "cli/common.h"
 #include "cli/ranks.h"
 #include "cli/verbs.h"
+#include "train/progress_bar.h"
 #include "train/trainer.h"
+#include "tune_commit.h"
 
 namespace lignum::cli {
 namespace {
@@ -32,9 +36,15 @@ Status run(const Arguments& a, const config::Config& config, const train::Proces
   train::TrainOptions options;
   options.processes = processes;
   LIGNUM_ASSIGN_OR_RETURN(const std::optional<hw::Spec> spec, find_spec(config, options.no_spec));
+  options.commit = LIGNUM_COMMIT;
   install_stop();
+  std::optional<train::ProgressBar> bar;
   if (a.json) {
     options.record = print_json;
+  } else if (train::ProgressBar::fits(STDOUT_FILENO)) {
+    bar.emplace(stdout);
+    options.log = [&](const std::string& line) { bar->line(line); };
+    options.progress = [&](const train::StepMetrics& m, int64_t steps) { bar->step(m, steps); };
   } else {
     options.log = print_line;
   }
@@ -42,6 +52,7 @@ Status run(const Arguments& a, const config::Config& config, const train::Proces
   options.spec = spec ? &*spec : nullptr;
   LIGNUM_ASSIGN_OR_RETURN(const train::TrainSummary summary, train::train(config, options));
   const bool first = speaks(processes);
+  bar.reset();
   if (a.json && first) print_json(to_json(summary));
   if (summary.stopped_by != 0) {
     code = kSavedOnSignal;

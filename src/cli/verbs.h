@@ -16,6 +16,7 @@ struct Outcome {
 };
 
 void add_train(CLI::App& app, Outcome& outcome);
+void add_report(CLI::App& app, Outcome& outcome);
 void add_eval(CLI::App& app, Outcome& outcome);
 void add_generate(CLI::App& app, Outcome& outcome);
 void add_plan(CLI::App& app, Outcome& outcome);

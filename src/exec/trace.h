@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,7 @@ class Trace {
   void clear() { used_ = dropped_ = 0; }
   int rank() const { return rank_; }
   size_t dropped() const { return dropped_; }
-  std::vector<Event> events() const {
-    return {events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(used_)};
-  }
+  std::span<const Event> events() const { return {events_.data(), used_}; }  // until the next clear()
 
  private:
   int rank_;

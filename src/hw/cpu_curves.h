@@ -35,6 +35,9 @@ struct GemmPoint {  // C[m,n] = A[m,k] B[k,n], operands in dtype, any layout
   int64_t m = 0, n = 0, k = 0;
   double seconds = 0, spread = 0;
   std::string way = "fma";
+  double flops() const {
+    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  }
 };
 struct StreamPoint {  // `bytes` read plus written, once, by a simple loop; they are also its working set
   int threads = 1;

@@ -386,18 +386,20 @@ Result<double> Spec::get(std::string_view key) const {
                     key);
 }
 
+Status Spec::not_measured(DType operands) const {
+  return user_error("{}: no measured {} GEMM; run `lignum calibrate` with it", origin_, dtype_name(operands));
+}
+
 Result<double> Spec::peak_matmul_flops(DType operands) const {
   if (is_cpu()) {
     double best = 0;
     for (const GemmPoint& p : curves_.gemm) {
       if (p.dtype != operands) continue;
-      const double flops =
-          2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
-      best = std::max(best, flops / p.seconds);
+      // A point is a median: its fastest sample shows what the machine can do.
+      best = std::max(best, p.flops() / p.seconds * (1 + p.spread));
     }
     if (best > 0) return best;
-    return user_error("{}: no measured {} GEMM; run `lignum calibrate` with it", origin_,
-                      dtype_name(operands));
+    return not_measured(operands);
   }
   const std::optional<std::string_view> name = operand_name(operands);
   if (!name) return user_error("{}: no matrix unit multiplies {}", origin_, dtype_name(operands));
@@ -405,7 +407,13 @@ Result<double> Spec::peak_matmul_flops(DType operands) const {
 }
 
 Result<double> Spec::matmul_flops(DType operands) const {
-  if (is_cpu()) return peak_matmul_flops(operands);
+  if (is_cpu()) {
+    double best = 0;
+    for (const GemmPoint& p : curves_.gemm)
+      if (p.dtype == operands) best = std::max(best, p.flops() / p.seconds);
+    if (best > 0) return best;
+    return not_measured(operands);
+  }
   const std::optional<std::string_view> name = operand_name(operands);
   if (!name) return user_error("{}: no matrix unit multiplies {}", origin_, dtype_name(operands));
   return get(fmt::format("device.matmul.{}", *name));

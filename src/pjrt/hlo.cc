@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
-#include "pjrt/wire.h"
+#include "base/wire.h"
 
 namespace lignum::pjrt {
 namespace {

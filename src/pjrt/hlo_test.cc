@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "pjrt/wire.h"
+#include "base/wire.h"
 
 namespace lignum::pjrt {
 namespace {

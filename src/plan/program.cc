@@ -55,6 +55,21 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   return o;
 }
 
+double recomputed_flops(const passes::Scheduled& step) {
+  double flops = 0;
+  for (const passes::Slot& slot : step.order) {
+    const ir::Node& node = step.graph->node(slot.node);
+    if (const auto body = step.bodies.find(slot.node); body != step.bodies.end()) {
+      flops += static_cast<double>(ir::scan_of(node).trip) * recomputed_flops(body->second);
+    } else if (node.tag.role == ir::Role::remat && node.kind != "await") {
+      const ops::NodeSite site(*step.graph, node);
+      const ops::Cost cost = ops::get_op(node.kind).cost(site.site);
+      if (cost.work == ops::Work::matmul || cost.work == ops::Work::attention) flops += cost.flops;
+    }
+  }
+  return flops;
+}
+
 namespace {
 
 using Done = std::function<Status(std::string_view pass, const ir::Graph&)>;

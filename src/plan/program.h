@@ -54,6 +54,9 @@ struct Program {
   passes::MemoryPlan memory;
 };
 
+// FLOPs of matmuls and attention that one rank computes again in the backward pass (role remat), in one step.
+double recomputed_flops(const passes::Scheduled& step);
+
 // Every stage is verified after each pass; an error names the pass.
 Result<Program> make_program(const ProgramOptions& options);
 

@@ -1,10 +1,15 @@
 #include "train/metrics.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/text.h"
+#include "plan/report.h"
 
 namespace lignum::train {
 
@@ -14,16 +19,29 @@ nlohmann::ordered_json to_json(const StepMetrics& m) {
                               {"tokens", m.tokens},       {"tokens_per_s", m.tokens_per_s},
                               {"tflops", m.tflops}};
   if (m.mfu) j["mfu"] = *m.mfu;
+  if (m.hfu) j["hfu"] = *m.hfu;
   j["memory_bytes"] = m.memory_bytes;
+  j["process_bytes"] = m.process_bytes;
   return j;
 }
 
 std::string to_line(const StepMetrics& m) {
-  std::string line =
-      fmt::format("step {:>6}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  {:.1f} ms", m.step,
-                  m.loss, m.grad_norm, m.learning_rate, m.tokens_per_s, 1e3 * m.seconds);
+  std::string line = fmt::format(
+      "step {:>6}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  {:.1f} ms  {:.3f} TFLOP/s",
+      m.step, m.loss, m.grad_norm, m.learning_rate, m.tokens_per_s, 1e3 * m.seconds, m.tflops);
   if (m.mfu) line += fmt::format("  MFU {:.1f} %", 100 * *m.mfu);
+  if (m.hfu) line += fmt::format("  HFU {:.1f} %", 100 * *m.hfu);
+  line += fmt::format("  arena {}  process {}", plan::bytes_text(static_cast<double>(m.memory_bytes)),
+                      plan::bytes_text(static_cast<double>(m.process_bytes)));
+  if (m.eta_seconds) line += "  ETA " + duration_text(*m.eta_seconds);
   return line;
+}
+
+Result<int64_t> process_resident_bytes() {
+  std::ifstream statm("/proc/self/statm");  // in pages: size, resident, ... (proc(5))
+  int64_t size = 0, resident = 0;
+  if (!(statm >> size >> resident)) return internal_error("/proc/self/statm cannot be read");
+  return resident * ::sysconf(_SC_PAGESIZE);
 }
 
 nlohmann::ordered_json to_json(const EvalMetrics& m) {

@@ -20,12 +20,19 @@ struct StepMetrics {
   int64_t tokens = 0;  // supervised, of all ranks
   double seconds = 0;  // by a clock round the step
   double tokens_per_s = 0;
-  double tflops = 0;          // 1e12 FLOP/s of a rank, counted as MaxText counts them
-  std::optional<double> mfu;  // of the calibrated peak
-  int64_t memory_bytes = 0;   // resident pages of a rank's arena, from the kernel
+  double tflops = 0;  // 1e12 FLOP/s of a rank, counted as MaxText counts them
+  // Model FLOPs over what the specification's peak gives in that time; absent without a specification.
+  std::optional<double> mfu;
+  std::optional<double> hfu;          // likewise, with the FLOPs of recomputed layers: mfu where nothing is
+  int64_t memory_bytes = 0;           // resident pages of a rank's arena, from the kernel
+  int64_t process_bytes = 0;          // of the whole process: all its ranks, code, data
+  std::optional<double> eta_seconds;  // until the last step, at the pace so far; not in the record
 };
 nlohmann::ordered_json to_json(const StepMetrics&);
 std::string to_line(const StepMetrics&);
+
+// Resident pages of this process, as the kernel counts them.
+Result<int64_t> process_resident_bytes();
 
 // Held-out loss of the state after `step` updates.
 struct EvalMetrics {

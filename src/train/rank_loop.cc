@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "exec/thread_pool.h"
+#include "train/event_file.h"
 
 namespace lignum::train {
 namespace {
@@ -55,8 +56,12 @@ std::string describe(const Culprit& c) {
 
 class RankLoop {
  public:
-  RankLoop(const Run& run, const Ranks& ranks, TrainSummary& summary)
-      : run_(run), ranks_(ranks), summary_(summary), batch_(run.setup.batch.rows, run.setup.batch.seq) {}
+  RankLoop(const Run& run, const Ranks& ranks, TrainSummary& summary, Profile& profile)
+      : run_(run),
+        ranks_(ranks),
+        summary_(summary),
+        profile_(profile),
+        batch_(run.setup.batch.rows, run.setup.batch.seq) {}
 
   Status start() {
     LIGNUM_ASSIGN_OR_RETURN(pool_, exec::ThreadPool::create(run_.setup.threads));
@@ -71,6 +76,19 @@ class RankLoop {
     LIGNUM_RETURN_IF_ERROR(load_state());
     if (ranks_.is_first()) {
       LIGNUM_ASSIGN_OR_RETURN(metrics_, MetricsFile::open(join_path(run_.folder, "metrics.jsonl"), step_));
+      EventFile::Options events;
+      events.first_step = step_;
+      events.ranks = ranks_.size();
+      events.clip = run_.config.real("gradient_clipping_threshold");
+      LIGNUM_ASSIGN_OR_RETURN(events_, EventFile::create(join_path(run_.folder, "tensorboard"), events));
+      const auto all = static_cast<double>(ranks_.size());
+      model_flops_ =
+          models::training_flops(run_.setup.model, run_.setup.batch.global_rows(), run_.setup.batch.seq);
+      hardware_flops_ = model_flops_ + all * plan::recomputed_flops(run_.program.scheduled);
+      if (const hw::Spec* spec = run_.options.spec; spec != nullptr) {
+        const Result<double> peak = spec->peak_matmul_flops(run_.setup.step.shape.dtype);
+        if (peak.ok()) peak_ = *peak;
+      }
       summary_.first_step = step_;
     }
     return ranks_.barrier();
@@ -146,16 +164,27 @@ class RankLoop {
   Status one_step() {
     const auto learning_rate = static_cast<float>(run_.setup.schedule.at(step_));
     put_inputs(learning_rate);
+    const bool traced = is_traced();
+    executor_->set_trace(traced ? &profile_.trace() : nullptr);
     const auto begin = std::chrono::steady_clock::now();
     LIGNUM_RETURN_IF_ERROR(executor_->step().with_context(fmt::format("step {}", step_)));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     const float loss = read_scalar(*executor_, "loss"), norm = read_scalar(*executor_, "grad_norm");
     // Both are the same number on every rank, and so is what follows from them.
     if (!std::isfinite(loss) || !std::isfinite(norm)) return stop_non_finite(loss, norm);
+    if (traced) profile_.add(seconds);
     if (ranks_.is_first()) LIGNUM_RETURN_IF_ERROR(report(loss, norm, learning_rate, seconds));
     ++step_;
     rows_consumed_ += run_.setup.batch.global_rows();
     return {};
+  }
+
+  // A line is due: those steps are traced too, from the third of this call on, when all is warm.
+  bool has_line() const {
+    return step_ % run_.config.integer("log_period") == 0 || step_ + 1 == run_.config.integer("steps");
+  }
+  bool is_traced() const {
+    return ranks_.is_first() && seconds_.size() >= 2 && (seconds_.size() == 2 || has_line());
   }
 
   Status report(float loss, float norm, float learning_rate, double seconds) {
@@ -168,24 +197,40 @@ class RankLoop {
     m.seconds = seconds;
     m.tokens_per_s = static_cast<double>(m.tokens) / seconds;
     const Setup& s = run_.setup;
-    const double rate = models::training_flops(s.model, s.batch.global_rows(), s.batch.seq) / seconds;
-    m.tflops = rate / static_cast<double>(s.ranks) * 1e-12;
-    if (run_.options.spec != nullptr) {
-      if (const Result<double> peak = run_.options.spec->peak_matmul_flops(s.step.shape.dtype); peak.ok())
-        m.mfu = rate / *peak;
+    m.tflops = model_flops_ / seconds / static_cast<double>(s.ranks) * 1e-12;
+    if (peak_) {
+      m.mfu = model_flops_ / seconds / *peak_;
+      m.hfu = hardware_flops_ / seconds / *peak_;
     }
-    const bool line =
-        step_ % run_.config.integer("log_period") == 0 || step_ + 1 == run_.config.integer("steps");
+    const int64_t steps = run_.config.integer("steps");
+    m.eta_seconds = eta(steps);
+    const bool last = step_ + 1 == steps, line = has_line();
     // The arena grows by what a step touches first: two steps touch all. Reading the kernel's count takes a
     // while.
     if (seconds_.size() < 2 || line) {
       LIGNUM_ASSIGN_OR_RETURN(resident_, executor_->arena().resident_bytes());
+      LIGNUM_ASSIGN_OR_RETURN(process_, process_resident_bytes());
     }
     m.memory_bytes = resident_;
+    m.process_bytes = process_;
     seconds_.push_back(seconds);
     summary_.last = m;
-    if (line) run_.log(to_line(m));
+    if (run_.options.progress) run_.options.progress(m, steps);
+    if (line && (last || !run_.options.progress)) run_.log(to_line(m));
+    LIGNUM_RETURN_IF_ERROR(events_->add(m));
     return record(to_json(m));
+  }
+
+  // At the pace since the first step of this call, with evaluations and saves; the first step warms up.
+  std::optional<double> eta(int64_t steps) {
+    const auto now = std::chrono::steady_clock::now();
+    if (seconds_.empty()) {
+      first_end_ = now;
+      return std::nullopt;
+    }
+    const double pace =
+        std::chrono::duration<double>(now - first_end_).count() / static_cast<double>(seconds_.size());
+    return pace * static_cast<double>(steps - step_ - 1);
   }
 
   Status record(const nlohmann::ordered_json& json) {
@@ -218,6 +263,7 @@ class RankLoop {
     if (!ranks_.is_first()) return {};
     summary_.eval = m;
     run_.log(to_line(m));
+    LIGNUM_RETURN_IF_ERROR(events_->add(m));
     return record(to_json(m));
   }
 
@@ -255,22 +301,27 @@ class RankLoop {
   const Run& run_;
   const Ranks& ranks_;
   TrainSummary& summary_;
+  Profile& profile_;
   Batch batch_;
   std::unique_ptr<exec::ThreadPool> pool_;
   std::unique_ptr<exec::Executor> executor_;
   std::unique_ptr<Evaluator> evaluator_;
   std::optional<MetricsFile> metrics_;
-  int64_t step_ = 0;           // the next one
-  int64_t rows_consumed_ = 0;  // before it
-  int64_t resident_ = 0;
+  std::optional<EventFile> events_;
+  double model_flops_ = 0, hardware_flops_ = 0;  // of a step, all ranks
+  std::optional<double> peak_;                   // FLOP/s of the machine
+  int64_t step_ = 0;                             // the next one
+  int64_t rows_consumed_ = 0;                    // before it
+  int64_t resident_ = 0, process_ = 0;
+  std::chrono::steady_clock::time_point first_end_;  // of this call's first step
   std::vector<double> seconds_;
 };
 
 }  // namespace
 
-Status run_rank(const Run& run, comm::Transport& transport, TrainSummary& summary) {
+Status run_rank(const Run& run, comm::Transport& transport, TrainSummary& summary, Profile& profile) {
   LIGNUM_ASSIGN_OR_RETURN(const Ranks ranks, Ranks::join(transport));
-  RankLoop loop(run, ranks, summary);
+  RankLoop loop(run, ranks, summary, profile);
   Status status = loop.start();
   if (status.ok()) status = loop.run();
   // Before the executors end: others may wait for this rank inside a step.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "train/evaluate.h"
+#include "train/profile.h"
 #include "train/trainer.h"
 
 namespace lignum::train {
@@ -25,7 +26,10 @@ struct Run {
   }
 };
 
-// The body of a rank. `summary` is the first rank's to fill; the others leave it alone.
-Status run_rank(const Run& run, comm::Transport& transport, TrainSummary& summary);
+// "data=2 fsdp=4", without the axes of size 1; "one rank" where that leaves none.
+std::string mesh_text(const std::vector<passes::MeshAxis>& axes);
+
+// The body of a rank. `summary` and `profile` are the first rank's to fill; the others leave them alone.
+Status run_rank(const Run& run, comm::Transport& transport, TrainSummary& summary, Profile& profile);
 
 }  // namespace lignum::train

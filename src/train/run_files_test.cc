@@ -58,13 +58,14 @@ TEST(MetricsFile, ResumeDropsWhatIsDoneAgain) {
 TEST(StepMetrics, MfuIsAbsentUntilCalibrated) {
   StepMetrics m;
   EXPECT_FALSE(to_json(m).contains("mfu"));
-  m.mfu = 0.5;
+  m.mfu = m.hfu = 0.5;
   EXPECT_EQ(to_json(m)["mfu"], 0.5);
   std::vector<std::string> keys;
   const nlohmann::ordered_json json = to_json(m);
   for (auto it = json.begin(); it != json.end(); ++it) keys.push_back(it.key());
-  EXPECT_EQ(keys, (std::vector<std::string>{"step", "loss", "grad_norm", "learning_rate", "tokens",
-                                            "tokens_per_s", "tflops", "mfu", "memory_bytes"}));
+  EXPECT_EQ(keys,
+            (std::vector<std::string>{"step", "loss", "grad_norm", "learning_rate", "tokens", "tokens_per_s",
+                                      "tflops", "mfu", "hfu", "memory_bytes", "process_bytes"}));
 }
 
 TEST(Setup, MaskNamesWhatIsNotDecayed) {

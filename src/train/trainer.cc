@@ -9,17 +9,12 @@
 #include "comm/threads.h"
 #include "plan/price.h"
 #include "plan/report.h"
+#include "report/report.h"
 #include "train/rank_loop.h"
+#include "train/run_files.h"
 
 namespace lignum::train {
 namespace {
-
-std::string mesh_text(const std::vector<passes::MeshAxis>& axes) {
-  std::vector<std::string> parts;
-  for (const passes::MeshAxis& a : axes)
-    if (a.size > 1) parts.push_back(fmt::format("{}={}", a.name, a.size));
-  return parts.empty() ? "one rank" : fmt::format("{}", fmt::join(parts, " "));
-}
 
 bool same_mesh(const std::vector<passes::MeshAxis>& a, const std::vector<passes::MeshAxis>& b) {
   return mesh_text(a) == mesh_text(b);
@@ -97,18 +92,19 @@ void log_start(const Run& run) {
   }
 }
 
-void predict(const Run& run, TrainSummary& summary) {
+std::optional<plan::Price> predict(const Run& run, TrainSummary& summary) {
   summary.planned_bytes = run.program.memory.arena_bytes;
   if (run.options.spec == nullptr) {
     summary.no_prediction = run.options.no_spec;
-    return;
+    return {};
   }
-  const Result<plan::Price> price = plan::price(run.program, run.setup.step, *run.options.spec);
-  if (price.ok()) {
-    summary.predicted_step_seconds = price->step_seconds;
-  } else {
+  Result<plan::Price> price = plan::price(run.program, run.setup.step, *run.options.spec);
+  if (!price.ok()) {
     summary.no_prediction = price.status().message();
+    return {};
   }
+  summary.predicted_step_seconds = price->step_seconds;
+  return std::move(price).value();
 }
 
 // What was promised beside what was seen.
@@ -132,9 +128,17 @@ void log_end(const Run& run, const TrainSummary& s) {
     run.log(fmt::format("step time  measured {} (no prediction: {})",
                         plan::seconds_text(s.median_step_seconds), s.no_prediction));
   }
+  run.log(fmt::format("report {}", s.report));
 }
 
 }  // namespace
+
+std::string mesh_text(const std::vector<passes::MeshAxis>& axes) {
+  std::vector<std::string> parts;
+  for (const passes::MeshAxis& a : axes)
+    if (a.size > 1) parts.push_back(fmt::format("{}={}", a.name, a.size));
+  return parts.empty() ? "one rank" : fmt::format("{}", fmt::join(parts, " "));
+}
 
 nlohmann::ordered_json to_json(const TrainSummary& s) {
   nlohmann::ordered_json j = {{"run", s.folder},
@@ -149,6 +153,7 @@ nlohmann::ordered_json to_json(const TrainSummary& s) {
   if (s.predicted_step_seconds) j["predicted_step_seconds"] = *s.predicted_step_seconds;
   if (s.last) j["loss"] = s.last->loss;
   if (s.eval) j["eval_loss"] = s.eval->loss;
+  if (!s.report.empty()) j["report"] = s.report;
   return j;
 }
 
@@ -213,16 +218,24 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
   TrainSummary summary;
   summary.folder = folder;
   if (run.resume) summary.checkpoint = run.resume->folder;
-  predict(run, summary);
+  const std::optional<plan::Price> price = predict(run, summary);
   if (run.resume && run.resume->state.step >= config.integer("steps")) {
     run.log(fmt::format("all {} steps are done; a larger `steps` goes on", config.integer("steps")));
     summary.first_step = run.resume->state.step;
     return summary;
   }
-  const auto body = [&](comm::Transport& t) { return run_rank(run, t, summary); };
+  report::RunRecord record = start_record(run, price ? &*price : nullptr, summary.no_prediction);
+  if (processes.is_first()) LIGNUM_RETURN_IF_ERROR(write_record(folder, record));
+  Profile profile(run.program.scheduled);
+  const auto body = [&](comm::Transport& t) { return run_rank(run, t, summary, profile); };
   LIGNUM_RETURN_IF_ERROR(options.processes.transport != nullptr
                              ? body(*options.processes.transport)
                              : comm::ThreadWorld(static_cast<int>(run.setup.ranks)).run(body));
+  if (processes.is_first()) {
+    add_measured(summary, profile, price ? &*price : nullptr, record);
+    LIGNUM_RETURN_IF_ERROR(write_record(folder, record));
+    LIGNUM_ASSIGN_OR_RETURN(summary.report, report::write_report(folder));
+  }
   log_end(run, summary);
   return summary;
 }
@@ -235,6 +248,7 @@ Result<TrainSummary> train(const config::Config& config, const TrainOptions& opt
   if (!processes.is_first()) {
     own.log = nullptr;
     own.record = nullptr;
+    own.progress = nullptr;
   }
   Result<TrainSummary> summary = train_on(processes, config, own);
   if (!summary.ok()) static_cast<void>(processes.give_up(summary.status()));

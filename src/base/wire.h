@@ -1,5 +1,5 @@
-// The protobuf wire format, as far as PJRT's messages need it: varints, length-delimited fields, fixed 32 and
-// 64 bits. https://protobuf.dev/programming-guides/encoding/
+// The protobuf wire format, as far as messages of PJRT and TensorBoard need it: varints, length-delimited
+// fields, fixed 32 and 64 bits. https://protobuf.dev/programming-guides/encoding/
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 
-namespace lignum::pjrt::wire {
+namespace lignum::wire {
 
 // Appends fields to a message in the order of the calls. Nothing is left out: a caller that means proto3's
 // default writes nothing.
@@ -20,6 +20,7 @@ class Writer {
   void integer(int field, int64_t value) { varint(field, static_cast<uint64_t>(value)); }
   void boolean(int field, bool value) { varint(field, value ? 1 : 0); }
   void fixed64(int field, double value);
+  void fixed32(int field, float value);
   void bytes(int field, std::string_view value);  // string, bytes, and embedded messages
   void packed(int field, const std::vector<int64_t>& values);
 
@@ -44,7 +45,8 @@ struct Field {
   std::string_view bytes;  // a view into the message
 
   int64_t integer() const { return static_cast<int64_t>(value); }
-  double real() const;  // of fixed64
+  double real() const;   // of fixed64
+  float single() const;  // of fixed32
 };
 
 // Walks a message's fields: while (reader.next(field)) ...; then LIGNUM_RETURN_IF_ERROR(reader.status()).
@@ -70,4 +72,4 @@ class Reader {
 // A repeated int64 field arrives packed (one bytes field) or as single varints: appends either to out.
 Status append_integers(const Field& field, std::vector<int64_t>& out);
 
-}  // namespace lignum::pjrt::wire
+}  // namespace lignum::wire

@@ -1,8 +1,8 @@
-#include "pjrt/wire.h"
+#include "base/wire.h"
 
 #include <bit>
 
-namespace lignum::pjrt::wire {
+namespace lignum::wire {
 
 void Writer::raw_varint(uint64_t value) {
   while (value >= 0x80) {
@@ -23,6 +23,12 @@ void Writer::fixed64(int field, double value) {
   for (int i = 0; i < 8; ++i) out_.push_back(static_cast<char>(bits >> (8 * i)));
 }
 
+void Writer::fixed32(int field, float value) {
+  tag(field, 5);
+  const auto bits = std::bit_cast<uint32_t>(value);
+  for (int i = 0; i < 4; ++i) out_.push_back(static_cast<char>(bits >> (8 * i)));
+}
+
 void Writer::bytes(int field, std::string_view value) {
   tag(field, 2);
   raw_varint(value.size());
@@ -36,6 +42,7 @@ void Writer::packed(int field, const std::vector<int64_t>& values) {
 }
 
 double Field::real() const { return std::bit_cast<double>(value); }
+float Field::single() const { return std::bit_cast<float>(static_cast<uint32_t>(value)); }
 
 bool Reader::fail(const char* what) {
   status_ = check_failed("protobuf message: {} at byte {} of {}", what, size_ - rest_.size(), size_);
@@ -120,4 +127,4 @@ Status append_integers(const Field& field, std::vector<int64_t>& out) {
   return {};
 }
 
-}  // namespace lignum::pjrt::wire
+}  // namespace lignum::wire
