@@ -72,15 +72,23 @@ std::vector<utf8proc_int32_t> decompose(std::string_view text, bool compatibilit
     LIGNUM_CHECK(count >= 0 && count <= kMost, "utf8proc_decompose_char: {}", count);
     codes.insert(codes.end(), out, out + count);
   }
-  const auto mark_class = [](utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; };
+  const auto mark_class = [](utf8proc_int32_t code) {
+    return static_cast<uint64_t>(utf8proc_get_property(code)->combining_class);
+  };
+  // By class, then place, with the code point in the low bits. (std::stable_sort of libstdc++ 12 calls what
+  // clang knows as deprecated.)
+  constexpr int kPlace = 21, kClass = 53;
+  std::vector<uint64_t> marks;
   for (size_t begin = 0; begin < codes.size(); ++begin) {
-    if (mark_class(codes[begin]) == 0) continue;
-    size_t end = begin + 1;
-    while (end < codes.size() && mark_class(codes[end]) != 0) ++end;
-    std::stable_sort(codes.begin() + static_cast<std::ptrdiff_t>(begin),
-                     codes.begin() + static_cast<std::ptrdiff_t>(end),
-                     [&](utf8proc_int32_t a, utf8proc_int32_t b) { return mark_class(a) < mark_class(b); });
-    begin = end;
+    marks.clear();
+    for (size_t i = begin; i < codes.size(); ++i) {
+      const uint64_t mark = mark_class(codes[i]);
+      if (mark == 0) break;
+      marks.push_back(mark << kClass | uint64_t{i - begin} << kPlace | static_cast<uint64_t>(codes[i]));
+    }
+    std::sort(marks.begin(), marks.end());
+    for (const uint64_t m : marks)
+      codes[begin++] = static_cast<utf8proc_int32_t>(m & ((uint64_t{1} << kPlace) - 1));
   }
   return codes;
 }
