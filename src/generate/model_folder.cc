@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "tokenizer/unicode.h"
 #include "train/checkpoint.h"
 
 namespace lignum::generate {
@@ -66,41 +67,6 @@ Result<std::vector<int32_t>> read_eos_ids(const std::string& folder, const confi
 
 constexpr int64_t kBytes = 256;
 
-// Each maximal part of a character that is none as U+FFFD (Unicode, "substitution of maximal subparts").
-std::string well_formed(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = [&](size_t k) {
-      return i + k < text.size() ? static_cast<unsigned char>(text[i + k]) : 0U;
-    };
-    const unsigned first = byte(0);
-    const size_t length = first < 0x80                    ? 1
-                          : first >= 0xc2 && first < 0xe0 ? 2
-                          : (first & 0xf0) == 0xe0        ? 3
-                          : first >= 0xf0 && first < 0xf5 ? 4
-                                                          : 0;
-    size_t good = length == 0 ? 0 : 1;
-    while (good > 0 && good < length) {
-      unsigned least = 0x80, most = 0xbf;
-      if (good == 1) {  // overlong forms, surrogates, beyond U+10FFFF
-        if (first == 0xe0) least = 0xa0;
-        if (first == 0xed) most = 0x9f;
-        if (first == 0xf0) least = 0x90;
-        if (first == 0xf4) most = 0x8f;
-      }
-      if (byte(good) < least || byte(good) > most) break;
-      ++good;
-    }
-    if (good == length && length > 0) {
-      out += text.substr(i, length);
-    } else {
-      out += "\xef\xbf\xbd";
-    }
-    i += std::max<size_t>(1, good);
-  }
-  return out;
-}
-
 }  // namespace
 
 Result<ModelFolder> open_model(const std::string& path) {
@@ -112,21 +78,40 @@ Result<ModelFolder> open_model(const std::string& path) {
 }
 
 Result<Codec> Codec::open(const ModelFolder& model) {
-  if (model.model.vocab_size == kBytes) return Codec();
-  return user_error("{}: a vocabulary of {} is none of bytes; give the prompt as token ids (--ids)",
-                    model.folder, model.model.vocab_size);
+  Codec codec;
+  const std::string path = join_path(model.folder, tokenizer::kFileName);
+  if (exists(path)) {
+    LIGNUM_ASSIGN_OR_RETURN(codec.tokenizer_, tokenizer::Tokenizer::load(path));
+    if (codec.tokenizer_->vocab_size() > model.model.vocab_size) {
+      return user_error("{}: {} tokens, more than the {} of the model in that folder", path,
+                        codec.tokenizer_->vocab_size(), model.model.vocab_size);
+    }
+  } else if (model.model.vocab_size != kBytes) {
+    return user_error(
+        "{}: a vocabulary of {} without {}; only one of 256 is taken for bytes: give the prompt as token ids "
+        "(--ids)",
+        model.folder, model.model.vocab_size, tokenizer::kFileName);
+  }
+  return codec;
 }
 
 Result<std::vector<int32_t>> Codec::encode(std::string_view text) const {
+  if (tokenizer_) return tokenizer_->encode(text);
   std::vector<int32_t> ids;
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   return ids;
 }
 
 Result<std::string> Codec::decode(std::span<const int32_t> ids) const {
+  if (tokenizer_) {
+    std::vector<int32_t> known;
+    for (const int32_t id : ids)
+      if (!tokenizer_->token(id).empty()) known.push_back(id);
+    return tokenizer_->decode(known);
+  }
   std::string text;
   for (const int32_t id : ids) text += static_cast<char>(id);
-  return well_formed(text);
+  return tokenizer::replace_ill_formed(text);
 }
 
 Result<std::string> TextStream::push(int32_t id) {

@@ -9,6 +9,7 @@
 #include "base/safetensors.h"
 #include "base/status.h"
 #include "config/model_config.h"
+#include "tokenizer/tokenizer.h"
 
 namespace lignum::generate {
 
@@ -26,15 +27,20 @@ Result<ModelFolder> open_model(const std::string& path);
 // Texts and tokens of a model.
 class Codec {
  public:
-  // A model of 256 tokens reads bytes. `folder` is named in the error of one that is neither.
+  // The folder's tokenizer.json; without one a model of 256 tokens reads bytes. Another is refused, and so is
+  // a tokenizer of more tokens than the model has.
   static Result<Codec> open(const ModelFolder& model);
 
+  // With what the tokenizer puts around a text (BOS, say).
   Result<std::vector<int32_t>> encode(std::string_view text) const;
-  // Well-formed UTF-8: what is no character, or the begin of one, becomes U+FFFD.
+  // Well-formed UTF-8: what is no character, or the begin of one, becomes U+FFFD. Special tokens, and ids
+  // that the tokenizer has no token for (a padded vocabulary's), are left out.
   Result<std::string> decode(std::span<const int32_t> ids) const;
 
  private:
   Codec() = default;
+
+  std::optional<tokenizer::Tokenizer> tokenizer_;  // none: bytes
 };
 
 // The text of a growing sequence, piece by piece: characters are held back until they are whole.
