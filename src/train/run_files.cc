@@ -9,7 +9,7 @@ namespace lignum::train {
 
 report::RunRecord start_record(const Run& run, const plan::Price* price, const std::string& no_prediction) {
   const Setup& s = run.setup;
-  const hw::CpuMachine machine = hw::this_machine(std::string(kernels::isa_name(s.choice.isa)), "");
+  const hw::CpuMachine machine = hw::this_machine(std::string(kernels::isa_name(s.kernels.choice.isa)), "");
   report::RunRecord r;
   r.name = run.folder.substr(run.folder.rfind('/') + 1);
   r.commit = run.options.commit;
