@@ -23,7 +23,7 @@ std::optional<std::string> dump_dom(const TestFolder& folder, const std::string&
       "--dump-dom 'file://{1}' > '{2}' 2> '{0}/browser.log'",
       folder.path(), page, out);
   if (std::system("command -v chromium > /dev/null 2>&1") != 0) return {};
-  EXPECT_EQ(std::system(command.c_str()), 0) << read_text(folder / "browser.log").value_or("");
+  EXPECT_EQ(std::system(command.c_str()), 0) << "see " << folder / "browser.log";
   return read_text(out).value();
 }
 

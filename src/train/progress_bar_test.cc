@@ -39,7 +39,7 @@ TEST(ProgressBar, TextFitsEveryWidthAndDropsTheLeastTellingFieldFirst) {
     EXPECT_GE(fields, before) << text;
     before = fields;
   }
-  EXPECT_EQ(bar_text(step(224), 500, {35, false, false}), " 45 % ######--------- loss 2.0513");
+  EXPECT_EQ(bar_text(step(224), 500, {35, false, false}), " 45 % ######---------  loss 2.0513");
   plain.columns = 200;
   EXPECT_EQ(
       bar_text(step(224), 500, plain),
