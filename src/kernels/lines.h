@@ -50,9 +50,10 @@ struct Lines {
     Ops::transpose(r);
     LIGNUM_UNROLL
     for (int i = 0; i < kWidth; ++i) {
-      if (i >= rest) break;
-      LIGNUM_UNROLL
-      for (int m = 0; m < kR; ++m) sum[m] = Ops::fma(Ops::set1(x[m * ldx + at + i]), r[i], sum[m]);
+      if (i < rest) {
+        LIGNUM_UNROLL
+        for (int m = 0; m < kR; ++m) sum[m] = Ops::fma(Ops::set1(x[m * ldx + at + i]), r[i], sum[m]);
+      }
     }
   }
 };
