@@ -134,8 +134,9 @@ class Parity : public testing::TestWithParam<DType> {
 TEST_P(Parity, RematAndThreadsLeaveTheBits) {
   const Outcome none = run(with({}));
   EXPECT_EQ(none, run(with({.remat = "full"})));
-  for (const char* policy : {"minimal", "minimal_with_context", "save_dot_with_context_except_mlp",
-                             "save_dot_except_mlpwi", "save_dot_except_mlp", "save_qkv_proj", "save_out_proj"})
+  for (const char* policy :
+       {"minimal", "minimal_with_context", "save_dot_with_context_except_mlp", "save_dot_except_mlpwi",
+        "save_dot_except_mlp", "save_qkv_proj", "save_out_proj"})
     EXPECT_EQ(none, run(with({.remat = policy}))) << policy;
   EXPECT_EQ(none, run(with({.threads = 2})));
   EXPECT_EQ(none, run(with({.remat = "full", .threads = 3})));

@@ -43,7 +43,8 @@ Result<int64_t> positions_needed(const config::ModelConfig& model,
     }
     for (const int32_t id : prompts[i]) {
       if (id < 0 || id >= model.vocab_size)
-        return user_error("prompt {}: token {} is not in the model's vocabulary of {}", i + 1, id, model.vocab_size);
+        return user_error("prompt {}: token {} is not in the model's vocabulary of {}", i + 1, id,
+                          model.vocab_size);
     }
     most = std::max(most, std::min(length + options.max_new_tokens, model.max_position));
   }

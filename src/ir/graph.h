@@ -87,8 +87,8 @@ std::string_view role_name(Role);
 
 // Where a node comes from: MaxText's module path ("decoder/layers/self_attention/query"), what it is for, the
 // remat tensor name its first result carries ("query_proj"; "" for none), and the layers that it stands for:
-// begin + k (end - begin) / trip in trip k of its loop, so begin, begin + 1, ... where a body holds one layer. Part of a node's identity: two nodes with different tags never merge, so a remat copy
-// stays a copy.
+// begin + k (end - begin) / trip in trip k of its loop, so begin, begin + 1, ... where a body holds one
+// layer. Part of a node's identity: two nodes with different tags never merge, so a remat copy stays a copy.
 struct Tag {
   std::string path;
   Role role = Role::forward;

@@ -6,14 +6,15 @@
 // in ascending k, the blocks' sums are added in ascending order in fp32, and the result is rounded once to
 // C's type. (Payloads and signs of NaN are not covered.) NaN and infinity propagate, k = 0 gives zeros.
 //
-// So it is where Choice::bf16_dot is fma or an operand is f32. Dots of two bf16 operands in the other ways are a
-// function of the same and nothing else, too, but their sums go by pairs of k:
+// So it is where Choice::bf16_dot is fma or an operand is f32. Dots of two bf16 operands in the other ways
+// are a function of the same and nothing else, too, but their sums go by pairs of k:
 //   vdpbf16ps: one chain over all k; of a pair the odd k's product is added first, then the even k's;
-//   amx: blocks of 32 products; in a block one chain of the even k and one of the odd k, each ascending from 0; the
+//   amx: blocks of 32 products; in a block one chain of the even k and one of the odd k, each ascending from
+//   0; the
 //     sum of the two is added to the blocks before.
-// Every step rounds to nearest even, subnormal operands and results count as zeros. With u = 2^-24 an element is
-// within (n + 1) u sum |a b| + 2^-126 (sum (|a| + |b|) + 2 k) of the exact one before its last rounding, n = k
-// (vdpbf16ps) or k / 32 + 18 (amx).
+// Every step rounds to nearest even, subnormal operands and results count as zeros. With u = 2^-24 an element
+// is within (n + 1) u sum |a b| + 2^-126 (sum (|a| + |b|) + 2 k) of the exact one before its last rounding, n
+// = k (vdpbf16ps) or k / 32 + 18 (amx).
 #pragma once
 
 #include <cstdint>

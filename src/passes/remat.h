@@ -16,8 +16,8 @@ struct RematPolicy {
   bool save_all = false;
   std::set<std::string, std::less<>> saved;
 };
-// none, or one of MaxText's names with the saved set of its nnx_decoders.get_remat_policy; none is offloaded, and
-// none takes a list of names (custom).
+// none, or one of MaxText's names with the saved set of its nnx_decoders.get_remat_policy; none is offloaded,
+// and none takes a list of names (custom).
 Result<RematPolicy> remat_policy(std::string_view name);
 
 // Rewrites every reversed scan that autodiff made: a stacked value that the policy does not keep is computed

@@ -1,5 +1,5 @@
-// glu: act(gate) * up, element by element; activation "silu" or "gelu_tanh" (activation.h). gate and up one type,
-// f32 or bf16. Shazeer, "GLU Variants Improve Transformer", 2020.
+// glu: act(gate) * up, element by element; activation "silu" or "gelu_tanh" (activation.h). gate and up one
+// type, f32 or bf16. Shazeer, "GLU Variants Improve Transformer", 2020.
 #include "ops/glu/activation.h"
 
 namespace lignum::ops {
