@@ -32,6 +32,9 @@ TEST(Wire, RoundTripsEveryFieldType) {
   EXPECT_EQ(f.type, Type::fixed64);
   EXPECT_EQ(f.real(), -0.125);
   ASSERT_TRUE(reader.next(f));
+  EXPECT_EQ(f.type, Type::fixed32);
+  EXPECT_EQ(f.single(), 1.5F);
+  ASSERT_TRUE(reader.next(f));
   EXPECT_EQ(f.bytes, std::string_view("a\0b", 3));
   ASSERT_TRUE(reader.next(f));
   std::vector<int64_t> packed;

