@@ -14,7 +14,8 @@ namespace {
 std::map<int32_t, double> distribution(const Sampling& s, const std::vector<float>& logits) {
   Sampler sampler(s);
   std::map<int32_t, double> out;
-  for (const auto& c : sampler.candidates(logits).value()) out[c.id] = c.probability;
+  const auto candidates = sampler.candidates(logits);
+  for (const auto& c : candidates.value()) out[c.id] = c.probability;
   return out;
 }
 std::vector<int32_t> ids(const Sampling& s, const std::vector<float>& logits) {

@@ -170,7 +170,8 @@ struct Bf16Tiles {
 
   template <int kA, int kB>
   static void block(const TileProduct& x, const char* a, const char* b, int64_t row, int64_t column) {
-    float* partial = x.partial + row / 16 * x.partial_row + column / 16 * 256;
+    float* partial =
+        x.partial == nullptr ? nullptr : x.partial + row / 16 * x.partial_row + column / 16 * 256;
     alignas(64) float sums[1024];
     if (x.store) {
       Way::template tile<kA, kB>(x, a, b, x.add ? partial : nullptr, x.partial_row, partial, x.partial_row);
