@@ -9,5 +9,6 @@ namespace lignum::comm {
 
 int64_t allocations_of_this_thread();
 int64_t allocations_of_all_threads();
+bool counts_libraries();  // malloc of C libraries too: under a sanitizer
 
 }  // namespace lignum::comm

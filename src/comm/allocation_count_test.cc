@@ -56,6 +56,13 @@ TEST(AllocationCount, Counts) {
 }  // namespace
 
 int64_t allocations_of_this_thread() { return own_count; }
+bool counts_libraries() {
+#ifdef LIGNUM_MALLOC_HOOK
+  return true;
+#else
+  return false;
+#endif
+}
 int64_t allocations_of_all_threads() { return total_count.load(); }
 
 }  // namespace lignum::comm

@@ -55,6 +55,7 @@ INSTANTIATE_TEST_SUITE_P(All, InOneMemory, testing::ValuesIn(test_worlds_where([
                          })),
                          name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(InOneMemory);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Allocations);
 INSTANTIATE_TEST_SUITE_P(All, Allocations, testing::ValuesIn(test_worlds_where([](const TestWorld& w) {
                            return w.counts_allocations();
                          })),

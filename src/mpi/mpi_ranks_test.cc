@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "comm/allocation_count.h"
 #include "comm/mpi_world.h"
 #include "comm/test_world.h"
 
@@ -19,6 +20,7 @@ class Mpi final : public TestWorld {
  public:
   std::string name() const override { return "Mpi"; }
   bool shares_memory() const override { return false; }
+  bool counts_allocations() const override { return !counts_libraries(); }  // an MPI's own are exempt
 
   Status run(int n, FunctionRef<Status(Transport&)> body) override {
     const int rank = processes->rank();
