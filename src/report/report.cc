@@ -244,11 +244,11 @@ std::string time_section(const RunRecord& run) {
   for (const KindTime& k : kinds) {
     for (size_t p = 0; p < used.size(); ++p)
       if (role_parts()[p].name != "communication engine") compute += k.measured[p];
-    table.rows.push_back({k.name, fmt::format("{}", k.runs), seconds_text(k.total),
+    table.rows.push_back({k.name, fmt::format("{}", k.runs), k.total > 0 ? seconds_text(k.total) : "–",
                           percent_text(k.total / run.traced_step_seconds),
                           k.has_predicted ? seconds_text(k.predicted) : "–",
                           k.has_predicted && k.total > 0 ? error_text(k.predicted, k.total) : "–"});
-    if (chart.rows.size() == kBars) continue;
+    if (chart.rows.size() == kBars || k.total <= 0) continue;
     BarChart::Row row;
     row.label = k.name;
     for (size_t p = 0; p < used.size(); ++p)
@@ -257,7 +257,7 @@ std::string time_section(const RunRecord& run) {
       row.mark = kMs * k.predicted;
       chart.mark_name = "predicted";
     }
-    row.text = fmt::format("{} ms", number_text(kMs * k.total));
+    row.text = seconds_text(k.total);
     chart.rows.push_back(std::move(row));
   }
   const double between = run.traced_step_seconds - compute;
@@ -308,12 +308,13 @@ struct OpPoint {
 
 std::string roofline_section(const RunRecord& run) {
   constexpr size_t kNamed = 9;
+  constexpr double kLeast = 1e-3;  // of the step: what takes less only stretches the axes
   std::vector<OpPoint> points;
   for (const OpRecord& op : run.ops) {
     const double seconds = op.measured_seconds.value_or(0);
     if (op.communication || !(seconds > 0) || !(op.flops > 0) || !(op.bytes > 0)) continue;
-    points.push_back({&op, static_cast<double>(op.runs) * seconds / run.traced_step_seconds,
-                      op.flops / seconds, op.flops / op.bytes});
+    const double share = static_cast<double>(op.runs) * seconds / run.traced_step_seconds;
+    if (share >= kLeast) points.push_back({&op, share, op.flops / seconds, op.flops / op.bytes});
   }
   if (points.empty()) return section("Roofline of operations", "No step was traced yet.", "", true);
   std::stable_sort(points.begin(), points.end(),
@@ -333,7 +334,7 @@ std::string roofline_section(const RunRecord& run) {
       {},
       3};
   const auto color = [](const OpRecord& op) {
-    return op.kind.find("attention") != std::string::npos ? "c2" : op.kind == "matmul" ? "c1" : "c3";
+    return op.work == "matmul" ? "c1" : op.work == "attention" ? "c2" : "c3";
   };
   for (size_t i = 0; i < points.size(); ++i) {
     const OpPoint& p = points[i];
@@ -351,7 +352,8 @@ std::string roofline_section(const RunRecord& run) {
                           bound > 0 ? percent_text(p.rate / bound) : "–"});
   }
   std::string note =
-      "Of one rank, traced; a circle's area is its part of the step, its number stands in the table. ";
+      "Of one rank, traced, from 0.1 % of the step on; a circle's area is its part, its number stands in the "
+      "table. ";
   note += run.memory_rate ? "What a cache still holds may stand above the memory's slope."
                           : "No roofs: " + run.no_prediction;
   return section(

@@ -38,6 +38,7 @@ RunRecord record() {
   op.kind = "matmul";
   op.path = "decoder/layers/mlp/wi_0";
   op.role = "forward";
+  op.work = "matmul";
   op.runs = 4;
   op.flops = 4e9;
   op.bytes = 5e7;

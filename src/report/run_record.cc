@@ -86,14 +86,9 @@ nlohmann::ordered_json to_json(const RunRecord& r) {
   if (r.memory_rate) j["memory_rate"] = *r.memory_rate;
   j["ops"] = nlohmann::ordered_json::array();
   for (const OpRecord& op : r.ops) {
-    nlohmann::ordered_json o = {{"id", op.id},
-                                {"kind", op.kind},
-                                {"path", op.path},
-                                {"role", op.role},
-                                {"communication", op.communication},
-                                {"runs", op.runs},
-                                {"flops", op.flops},
-                                {"bytes", op.bytes}};
+    nlohmann::ordered_json o = {{"id", op.id},     {"kind", op.kind},   {"path", op.path},
+                                {"role", op.role}, {"work", op.work},   {"communication", op.communication},
+                                {"runs", op.runs}, {"flops", op.flops}, {"bytes", op.bytes}};
     if (op.predicted_seconds) o["predicted_seconds"] = *op.predicted_seconds;
     if (op.measured_seconds) o["measured_seconds"] = *op.measured_seconds;
     j["ops"].push_back(std::move(o));
@@ -143,6 +138,7 @@ Result<RunRecord> parse_run_record(const std::string& text, const std::string& w
     g.get("kind", op.kind);
     g.get("path", op.path);
     g.get("role", op.role);
+    g.get("work", op.work);
     g.get("communication", op.communication);
     g.get("runs", op.runs);
     g.get("flops", op.flops);

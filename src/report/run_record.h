@@ -16,6 +16,7 @@ namespace lignum::report {
 struct OpRecord {
   int64_t id = -1;  // SCHEDULED id, as in traces and plans
   std::string kind, path, role;
+  std::string work;             // "matmul", "attention" or "other": what bounds it, as its cost says
   bool communication = false;   // of the communication engine
   int64_t runs = 0;             // in a step
   double flops = 0, bytes = 0;  // of one run; bytes over memory if nothing stays in a cache

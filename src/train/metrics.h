@@ -26,7 +26,7 @@ struct StepMetrics {
   std::optional<double> hfu;          // likewise, with the FLOPs of recomputed layers: mfu where nothing is
   int64_t memory_bytes = 0;           // resident pages of a rank's arena, from the kernel
   int64_t process_bytes = 0;          // of the whole process: all its ranks, code, data
-  std::optional<double> eta_seconds;  // until the last step, at the pace so far; not in the record
+  std::optional<double> eta_seconds;  // to the last step, at the pace so far; after it absent; not recorded
 };
 nlohmann::ordered_json to_json(const StepMetrics&);
 std::string to_line(const StepMetrics&);

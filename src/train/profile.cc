@@ -15,6 +15,10 @@ size_t ids_of(const passes::Scheduled& step) {
   return ids;
 }
 
+std::string work_text(ops::Work work) {
+  return work == ops::Work::matmul ? "matmul" : work == ops::Work::attention ? "attention" : "other";
+}
+
 }  // namespace
 
 Profile::Profile(const passes::Scheduled& step)
@@ -46,9 +50,11 @@ void Profile::add_ops(const passes::Scheduled& step, int64_t times,
     op.role = ir::role_name(node.tag.role);
     op.communication = slot.engine == passes::Engine::communication;
     op.runs = times;
+    op.work = work_text(ops::Work::none);
     if (node.kind != "await") {
       const ops::NodeSite site(*step.graph, node);
       const ops::Cost cost = ops::get_op(node.kind).cost(site.site);
+      op.work = work_text(cost.work);
       op.flops = cost.flops;
       op.bytes = op.communication ? cost.wire : cost.read + cost.write;
     }
@@ -73,6 +79,7 @@ std::vector<report::OpRecord> Profile::ops(const plan::Price* price) const {
     copy.kind = n.kind;
     copy.path = n.path;
     copy.role = ir::role_name(n.role);
+    copy.work = work_text(ops::Work::copy);
     copy.runs = n.count;
     copy.bytes = n.bytes;
     copy.predicted_seconds = n.seconds;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "base/text.h"
 #include "plan/report.h"
@@ -93,7 +94,8 @@ bool ProgressBar::fits(int descriptor) {
   return ::isatty(descriptor) == 1 && !terminal.empty() && terminal != "dumb";
 }
 
-ProgressBar::ProgressBar(std::FILE* terminal) : terminal_(terminal) {
+ProgressBar::ProgressBar(std::FILE* terminal, std::function<int64_t()> clock)
+    : terminal_(terminal), clock_(clock ? std::move(clock) : now_ns) {
   style_.color = variable("NO_COLOR").empty();
   style_.unicode = utf8_locale();
 }
@@ -109,7 +111,7 @@ std::string ProgressBar::erase(int columns) {
 
 void ProgressBar::step(const StepMetrics& m, int64_t steps) {
   constexpr int64_t kPeriod = 100'000'000;
-  const int64_t now = now_ns();
+  const int64_t now = clock_();
   if (!bar_.empty() && now - drawn_ns_ < kPeriod && m.step + 1 < steps) return;
   drawn_ns_ = now;
   style_.columns = columns_of(terminal_);

@@ -1,7 +1,9 @@
 // One line at the bottom of a terminal that shows how far a run is, drawn again in place.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,7 +26,8 @@ class ProgressBar {
   static bool fits(int descriptor);
   // Colors unless NO_COLOR is set and not empty (https://no-color.org); block characters where the locale's
   // variables say UTF-8.
-  explicit ProgressBar(std::FILE* terminal);
+  // clock: nanoseconds from any beginning; null: the steady clock's.
+  explicit ProgressBar(std::FILE* terminal, std::function<int64_t()> clock = nullptr);
   ~ProgressBar();  // takes the bar away
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -39,6 +42,7 @@ class ProgressBar {
   void write(const std::string& text);
 
   std::FILE* terminal_;
+  std::function<int64_t()> clock_;
   BarStyle style_;
   std::string bar_;  // as drawn; empty: none
   int drawn_ = 0;    // columns that it takes

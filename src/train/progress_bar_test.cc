@@ -113,12 +113,16 @@ TEST(ProgressBar, DrawsInPlaceAndFollowsTheTerminalsWidth) {
   const Environment locale("LC_ALL", "C"), color("NO_COLOR", "1");
   const Terminal terminal(120);
   {
-    ProgressBar bar(terminal.file());
+    int64_t now = 7;
+    ProgressBar bar(terminal.file(), [&] { return now; });
     bar.step(step(0), 3);
     const std::string first = terminal.written();
     EXPECT_EQ(first, bar_text(step(0), 3, {120, false, false}));  // NO_COLOR: no sequence in it
     bar.step(step(1), 3);
-    EXPECT_EQ(terminal.written(), "");  // within a tenth of a second
+    EXPECT_EQ(terminal.written(), "");
+    now += 99'999'999;  // not yet a tenth of a second
+    bar.step(step(1), 3);
+    EXPECT_EQ(terminal.written(), "");
     bar.line("saved");
     EXPECT_EQ(terminal.written(), "\r\x1b[Jsaved\r\n" + first);
     // The terminal has wrapped what is now too long: it is taken away on all its rows.

@@ -224,10 +224,8 @@ class RankLoop {
   // At the pace since the first step of this call, with evaluations and saves; the first step warms up.
   std::optional<double> eta(int64_t steps) {
     const auto now = std::chrono::steady_clock::now();
-    if (seconds_.empty()) {
-      first_end_ = now;
-      return std::nullopt;
-    }
+    if (seconds_.empty()) first_end_ = now;
+    if (seconds_.empty() || step_ + 1 == steps) return std::nullopt;
     const double pace =
         std::chrono::duration<double>(now - first_end_).count() / static_cast<double>(seconds_.size());
     return pace * static_cast<double>(steps - step_ - 1);
