@@ -1,4 +1,5 @@
 // The report of a run in a browser: what is drawn, and where, against the run's own files.
+#include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,22 +9,44 @@
 
 #include "runs.h"
 
-extern char** environ;
-
 namespace lignum::testing {
 namespace {
 
 // The browser's output, or nothing where there is none on this machine.
 std::optional<std::string> dump_dom(const TestFolder& folder, const std::string& page) {
-  const std::string out = folder / "dom.html";
-  // A profile of its own; --no-sandbox because tests may run as root.
-  const std::string command = fmt::format(
-      "HOME='{0}' timeout 120 chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage "
-      "--user-data-dir='{0}/profile' --window-size=1200,900 --virtual-time-budget=2000 --timeout=20000 "
-      "--dump-dom 'file://{1}' > '{2}' 2> '{0}/browser.log'",
-      folder.path(), page, out);
-  if (std::system("command -v chromium > /dev/null 2>&1") != 0) return {};
-  EXPECT_EQ(std::system(command.c_str()), 0) << "see " << folder / "browser.log";
+  const std::string out = folder / "dom.html", log = folder / "browser.log";
+  // A profile and a home of its own; --no-sandbox because tests may run as root.
+  std::vector<std::string> words = {"env",
+                                    "HOME=" + folder.path(),
+                                    "timeout",
+                                    "120",
+                                    "chromium",
+                                    "--headless",
+                                    "--no-sandbox",
+                                    "--disable-gpu",
+                                    "--disable-dev-shm-usage",
+                                    "--user-data-dir=" + (folder / "profile"),
+                                    "--window-size=1200,900",
+                                    "--virtual-time-budget=2000",
+                                    "--timeout=20000",
+                                    "--dump-dom",
+                                    "file://" + page};
+  std::vector<char*> argv;
+  for (std::string& w : words) argv.push_back(w.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 1, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_addopen(&actions, 2, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  pid_t pid = -1;
+  EXPECT_EQ(::posix_spawn(&pid, "/usr/bin/env", &actions, nullptr, argv.data(), environ), 0);
+  posix_spawn_file_actions_destroy(&actions);
+  int status = 0;
+  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+  constexpr int kNotFound = 127;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNotFound) return {};
+  const Result<std::string> said = read_text(log);
+  EXPECT_EQ(status, 0) << (said.ok() ? *said : said.status().message());
   return read_text(out).value();
 }
 
@@ -102,14 +125,12 @@ double number_of(const std::string& label) {
 class Scale {
  public:
   Scale(const nlohmann::json& chart, const char* kind, bool log) : log_(log) {
-    const int at = std::string_view(kind) == "x-tick" ? 0 : 1;
+    const size_t at = std::string_view(kind) == "x-tick" ? 0 : 1;
     for (const auto& text : chart["texts"]) {
       if (text["kind"] != kind) continue;
       labels_.push_back(text["text"]);
-      const double middle = (text["box"][static_cast<size_t>(at)].get<double>() +
-                             text["box"][static_cast<size_t>(at + 2)].get<double>()) /
-                            2;
-      ticks_.emplace_back(position(number_of(labels_.back())), middle);
+      const double from = text["box"][at], to = text["box"][at + 2];
+      ticks_.emplace_back(position(number_of(labels_.back())), (from + to) / 2);
     }
   }
   size_t ticks() const { return ticks_.size(); }

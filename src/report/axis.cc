@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 namespace lignum::report {
 namespace {
@@ -45,13 +46,14 @@ Axis linear_axis(double low, double high, int count) {
   for (const double round : {5.0, 2.0, 1.0})
     if (round * power >= rough) step = round * power;
   Axis a;
-  const double first = std::floor(low / step + 1e-9), last = std::ceil(high / step - 1e-9);
-  a.low = first * step;
-  a.high = last * step;
-  for (double i = first; i <= last + 0.5; ++i) {
-    a.ticks.push_back(i * step);
-    a.labels.push_back(tick_text(i * step, step));
+  const auto first = static_cast<int64_t>(std::floor(low / step + 1e-9)),
+             last = static_cast<int64_t>(std::ceil(high / step - 1e-9));
+  for (int64_t i = first; i <= last; ++i) {
+    a.ticks.push_back(static_cast<double>(i) * step);
+    a.labels.push_back(tick_text(a.ticks.back(), step));
   }
+  a.low = a.ticks.front();
+  a.high = a.ticks.back();
   return a;
 }
 

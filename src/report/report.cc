@@ -96,7 +96,7 @@ std::string loss_section(const RunSeries& series) {
   chart.height = 320;
   chart.series.push_back(
       {"training", "c1", points_of(series.steps, [](const StepRow& s) { return s.loss; })});
-  std::string names = "";
+  std::string names;
   if (!series.evals.empty()) {
     Series held_out{"held out", "c2", {}, true};
     for (const EvalRow& e : series.evals) held_out.points.push_back({static_cast<double>(e.step), e.loss});
@@ -330,9 +330,7 @@ std::string roofline_section(const RunRecord& run) {
   for (const RoofRecord& r : run.roofs)
     if (r.dtype == run.dtype) roof = r.flops / ranks;
   Table table{
-      {"", "operation", "path", "role", "runs", "one", "of the step", "FLOP/byte", "rate", "of the roofline"},
-      {},
-      3};
+      {"", "operation", "path", "role", "runs", "one", "share", "FLOP/byte", "rate", "of its roof"}, {}, 3};
   const auto color = [](const OpRecord& op) {
     return op.work == "matmul" ? "c1" : op.work == "attention" ? "c2" : "c3";
   };
