@@ -14,6 +14,9 @@ namespace {
 // tokens share what they read, after packing it.
 constexpr int64_t kDecodeTokens = 4;
 
+// Elements of the cache below which a hand-over to other threads costs more than the reading (some 10 us).
+constexpr int64_t kSerialElements = 32768;
+
 constexpr const DecodePath* kPaths[] = {&kDecodeAvx512, &kDecodeAvx2, &kDecodeScalar};
 
 const DecodePath& path_for(Choice choice) {
@@ -100,7 +103,11 @@ void cached_attention(Choice choice, const CachedAttention& x, const void* q, co
   }
   const DecodePath& path = path_for(choice);
   const int64_t group = x.heads / x.kv_heads, floats = decode_floats(x);
-  pool.run(x.batch * x.tokens * x.kv_heads, [&](int64_t task, int thread) {
+  int64_t elements = 0;
+  for (int64_t b = 0; b < x.batch; ++b) elements += 2 * count[b] * (start[b] + count[b]) * x.kv_heads * x.dim;
+  Serial serial;
+  Parallel& threads = elements < kSerialElements ? serial : pool;
+  threads.run(x.batch * x.tokens * x.kv_heads, [&](int64_t task, int thread) {
     const int64_t h = task % x.kv_heads, t = task / x.kv_heads % x.tokens, b = task / x.kv_heads / x.tokens;
     if (t >= count[b]) return;
     const int64_t query = ((b * x.tokens + t) * x.heads + h * group) * x.dim * size;
