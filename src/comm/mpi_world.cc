@@ -21,9 +21,9 @@ constexpr int kOutcomeTag = 32766;
 constexpr int kVerdictTag = 32767;
 // How long a rank that has failed waits for the first one to say so, which may be computing; then it says it
 // itself.
-constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kVerdictPatience = std::chrono::seconds(60);
 
-struct Letter {
+struct Note {
   int32_t code = 0;
   int32_t length = 0;
   char text[4088];
@@ -39,7 +39,7 @@ struct Letter {
 };
 // Messages of the end: what is still under way when the process goes is never freed.
 struct Mail {
-  Letter letter;
+  Note letter;
   LignumMpiRequest request{};
 };
 
@@ -134,7 +134,7 @@ Status MpiWorld::gather(const Status& own) {
   auto& mails = *new std::vector<Mail>(static_cast<size_t>(size_));
   for (int r = 1; r < size_; ++r) {
     Mail& mail = mails[static_cast<size_t>(r)];
-    if (mpi_->receive(mpi_->self, &mail.letter, sizeof(Letter), r, kOutcomeTag, &mail.request) != 0)
+    if (mpi_->receive(mpi_->self, &mail.letter, sizeof(Note), r, kOutcomeTag, &mail.request) != 0)
       return internal_error("rank 0: {}", mpi_->error(mpi_->self));
   }
   for (int r = 1; r < size_;) {
@@ -160,7 +160,7 @@ void MpiWorld::spread(const Status& outcome) {
   for (int r = 1; r < size_; ++r) {
     Mail& mail = mails[static_cast<size_t>(r)];
     mail.letter.set(outcome);
-    mpi_->send(mpi_->self, &mail.letter, sizeof(Letter), r, kVerdictTag, &mail.request);
+    mpi_->send(mpi_->self, &mail.letter, sizeof(Note), r, kVerdictTag, &mail.request);
   }
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   const auto sent = [&] { return std::ranges::all_of(mails, [&](Mail& m) { return done(*mpi_, m); }); };
@@ -176,11 +176,11 @@ Status MpiWorld::hand_in(const Status& own) {
   auto& out = *new Mail;
   auto& in = *new Mail;
   out.letter.set(own);
-  if (mpi_->send(mpi_->self, &out.letter, sizeof(Letter), 0, kOutcomeTag, &out.request) != 0 ||
-      mpi_->receive(mpi_->self, &in.letter, sizeof(Letter), 0, kVerdictTag, &in.request) != 0) {
+  if (mpi_->send(mpi_->self, &out.letter, sizeof(Note), 0, kOutcomeTag, &out.request) != 0 ||
+      mpi_->receive(mpi_->self, &in.letter, sizeof(Note), 0, kVerdictTag, &in.request) != 0) {
     return internal_error("rank {}: {}", rank_, mpi_->error(mpi_->self));
   }
-  const auto until = std::chrono::steady_clock::now() + kPatience;
+  const auto until = std::chrono::steady_clock::now() + kVerdictPatience;
   bool answered = false;
   for (bool sent = false; !sent || !answered; nap()) {
     sent = sent || done(*mpi_, out);

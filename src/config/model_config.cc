@@ -10,7 +10,7 @@
 namespace lignum::config {
 namespace {
 
-constexpr int64_t kMaxDim = 1 << 24;
+constexpr int64_t kMaxWidth = 1 << 24;
 constexpr int64_t kMaxCount = kMaxLayers;  // of heads too
 constexpr double kMaxParameters = 1e15;
 constexpr double kMaxScaling = 1e6;  // of the rotary embedding
@@ -237,10 +237,10 @@ Status validate(const ModelConfig& m, const std::string& what) {
     int64_t value, max;
   };
   for (const Bound& b :
-       {Bound{"vocab_size", m.vocab_size, kMaxDim}, Bound{"hidden_size", m.hidden, kMaxDim},
+       {Bound{"vocab_size", m.vocab_size, kMaxWidth}, Bound{"hidden_size", m.hidden, kMaxWidth},
         Bound{"num_hidden_layers", m.layers, kMaxCount}, Bound{"num_attention_heads", m.heads, kMaxCount},
         Bound{"num_key_value_heads", m.kv_heads, kMaxCount}, Bound{"head_dim", m.head_dim, kMaxCount},
-        Bound{"intermediate_size", m.mlp, kMaxDim},
+        Bound{"intermediate_size", m.mlp, kMaxWidth},
         Bound{"max_position_embeddings", m.max_position, int64_t{1} << 40}}) {
     if (b.value < 1 || b.value > b.max) {
       return user_error("{}: {}={} must be in 1..{}", what, b.field, b.value, b.max);
@@ -270,7 +270,7 @@ Status validate(const ModelConfig& m, const std::string& what) {
   if (!m.sliding.empty() && static_cast<int64_t>(m.sliding.size()) != m.layers)
     return user_error("{}: num_hidden_layers={} differs from the {} layer types", what, m.layers,
                       m.sliding.size());
-  if (!m.sliding.empty() && (m.window < 1 || m.window > kMaxDim * kMaxCount))
+  if (!m.sliding.empty() && (m.window < 1 || m.window > kMaxWidth * kMaxCount))
     return user_error("{}: sliding_window={} must be positive: layers slide", what, m.window);
   LIGNUM_RETURN_IF_ERROR(validate_rope(m.rope, m.head_dim, what));
   if (m.local_rope)

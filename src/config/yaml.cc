@@ -15,7 +15,7 @@
 namespace lignum::config {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{1} << 20;
+constexpr size_t kMaxFileBytes = size_t{1} << 20;
 constexpr int kMaxDepth = 8;
 
 // What a handler throws to leave the parser: it never leaves this file.
@@ -155,8 +155,8 @@ class Collector final : public YAML::EventHandler {
 };
 
 Result<Collector> collect(std::string_view text, const std::string& name) {
-  if (text.size() > kMaxBytes)
-    return user_error("{}: {} bytes, at most {} are taken", name, text.size(), kMaxBytes);
+  if (text.size() > kMaxFileBytes)
+    return user_error("{}: {} bytes, at most {} are taken", name, text.size(), kMaxFileBytes);
   if (!is_utf8(text) || text.find('\0') != text.npos) return user_error("{}: not UTF-8 text", name);
   Collector collector;
   try {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/round.h"
 #include "kernels/attention_path.h"
 #include "kernels/tile_product.h"
 
@@ -10,11 +11,11 @@ namespace lignum::kernels {
 namespace {
 
 // Best first within an ISA; a way of bf16 dots other than the chosen one is passed over.
-constexpr const AttentionPath* kPaths[] = {&kAttentionAmx, &kAttentionVdpbf16ps, &kAttentionAvx512,
-                                           &kAttentionAvx2, &kAttentionScalar};
+constexpr const AttentionPath* kAttentionPaths[] = {&kAttentionAmx, &kAttentionVdpbf16ps, &kAttentionAvx512,
+                                                    &kAttentionAvx2, &kAttentionScalar};
 
 const AttentionPath& path_for(Choice choice, const Attention& x) {
-  for (const AttentionPath* path : kPaths) {
+  for (const AttentionPath* path : kAttentionPaths) {
     if (path->dot != Bf16Dot::fma && path->dot != choice.bf16_dot) continue;
     if (path->isa == choice.isa && path->refuses(x) == nullptr) return *path;
   }
@@ -22,9 +23,6 @@ const AttentionPath& path_for(Choice choice, const Attention& x) {
                x.heads, x.kv_heads, x.dim);
   __builtin_unreachable();
 }
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-constexpr int64_t round_up(int64_t x, int64_t unit) { return ceil_div(x, unit) * unit; }
 
 // The most, over the ISAs, that a workspace part takes: panels of A of 14 rows in 16 floats, 6 in 8, 4 in 4;
 // panels of B and lanes of 32.

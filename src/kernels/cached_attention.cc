@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/round.h"
 #include "kernels/attention.h"
 #include "kernels/attention_path.h"
 #include "kernels/decode_attention_path.h"
@@ -17,16 +18,15 @@ constexpr int64_t kDecodeTokens = 4;
 // Elements of the cache below which a hand-over to other threads costs more than the reading (some 10 us).
 constexpr int64_t kSerialElements = 32768;
 
-constexpr const DecodePath* kPaths[] = {&kDecodeAvx512, &kDecodeAvx2, &kDecodeScalar};
+constexpr const DecodePath* kDecodePaths[] = {&kDecodeAvx512, &kDecodeAvx2, &kDecodeScalar};
 
 const DecodePath& path_for(Choice choice) {
-  for (const DecodePath* path : kPaths)
+  for (const DecodePath* path : kDecodePaths)
     if (path->isa == choice.isa) return *path;
   LIGNUM_CHECK(false, "no decoding attention of {}", isa_name(choice.isa));
   __builtin_unreachable();
 }
 
-constexpr int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 constexpr int64_t kFloat = static_cast<int64_t>(sizeof(float));
 
 bool decodes(const CachedAttention& x) { return x.tokens <= kDecodeTokens; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/round.h"
 #include "kernels/gemm_bf16.h"
 #include "kernels/gemm_path.h"
 
@@ -10,18 +11,16 @@ namespace lignum::kernels {
 namespace {
 
 // Best first within an ISA.
-constexpr const GemmPath* kPaths[] = {&kGemmLinesAvx512, &kGemmAvx512,      &kGemmLinesAvx2,
-                                      &kGemmAvx2,        &kGemmLinesScalar, &kGemmScalar};
+constexpr const GemmPath* kGemmPaths[] = {&kGemmLinesAvx512, &kGemmAvx512,      &kGemmLinesAvx2,
+                                          &kGemmAvx2,        &kGemmLinesScalar, &kGemmScalar};
 
 const GemmPath& path_for(Choice choice, const Gemm& g) {
-  for (const GemmPath* path : kPaths) {
+  for (const GemmPath* path : kGemmPaths) {
     if (path->isa == choice.isa && path->refuses(g) == nullptr) return *path;
   }
   LIGNUM_CHECK(false, "no GEMM path of {} takes m={} n={} k={}", isa_name(choice.isa), g.m, g.n, g.k);
   __builtin_unreachable();
 }
-
-constexpr int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
 Status check_dtype(const char* which, DType dtype) {
   if (dtype == DType::f32 || dtype == DType::bf16) return {};

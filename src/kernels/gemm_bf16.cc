@@ -2,19 +2,19 @@
 
 #include <algorithm>
 
+#include "base/round.h"
+
 namespace lignum::kernels {
 namespace {
 
 // Best first.
-constexpr const GemmBf16Path* kPaths[] = {&kGemmAmx, &kGemmVdpbf16ps};
+constexpr const GemmBf16Path* kBf16Paths[] = {&kGemmAmx, &kGemmVdpbf16ps};
 
 // Bytes of packed operands that L2 (2 MiB a core) is asked to keep: a block of the longer operand, and as
 // much of the shorter one as passes by it again and again.
 constexpr int64_t kLongBytes = 1 << 20, kShortBytes = 1 << 19;
 constexpr int64_t kMostK = 2048;  // of one block of k
 constexpr int64_t kPairLines = 2 * kTileLines;
-
-constexpr int64_t round_up(int64_t x, int64_t unit) { return tiles_of(x, unit) * unit; }
 
 // C is cut along its longer side. The shorter side's operand is packed once for all tasks (the pool takes
 // part in that) or, where each task has a matrix of the batch to itself or threads have little to do, by each
@@ -126,7 +126,7 @@ class Product {
 }  // namespace
 
 const GemmBf16Path* gemm_bf16_path(Bf16Dot dot, const Gemm& g) {
-  for (const GemmBf16Path* path : kPaths) {
+  for (const GemmBf16Path* path : kBf16Paths) {
     if (path->dot == dot && path->refuses(g) == nullptr) return path;
   }
   return nullptr;

@@ -80,7 +80,7 @@ Status start(const plan::ProgramOptions& program_options, const VerifyOptions& o
   return {};
 }
 
-struct Batch {
+struct ReferenceBatch {
   std::vector<int64_t> shape;
   std::vector<int32_t> ids, labels, positions;
   void put(exec::Executor& e) const {
@@ -90,8 +90,8 @@ struct Batch {
   }
 };
 
-Result<Batch> read_batch(const SafetensorsReader& file) {
-  Batch b;
+Result<ReferenceBatch> read_batch(const SafetensorsReader& file) {
+  ReferenceBatch b;
   std::vector<int64_t> label_shape;
   LIGNUM_ASSIGN_OR_RETURN(b.ids, read_integers(file, "input_ids", b.shape));
   LIGNUM_ASSIGN_OR_RETURN(const std::vector<int32_t> labels, read_integers(file, "labels", label_shape));
@@ -133,7 +133,7 @@ Comparison number(std::string kind, std::string name, double got, double want) {
 }
 
 Status compare_training(const plan::ProgramOptions& base, const VerifyOptions& options,
-                        const ModelFiles& files, const Batch& batch, const nlohmann::json& json,
+                        const ModelFiles& files, const ReferenceBatch& batch, const nlohmann::json& json,
                         std::vector<Comparison>& out) {
   plan::ProgramOptions o = base;
   o.outputs = plan::Outputs::state;
@@ -172,7 +172,7 @@ Result<std::vector<Comparison>> verify_model(const std::string& folder, const Ve
   LIGNUM_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
   LIGNUM_ASSIGN_OR_RETURN(const SafetensorsReader reference,
                           SafetensorsReader::open(folder + "/reference.safetensors"));
-  LIGNUM_ASSIGN_OR_RETURN(const Batch batch, read_batch(reference));
+  LIGNUM_ASSIGN_OR_RETURN(const ReferenceBatch batch, read_batch(reference));
   plan::ProgramOptions o;
   o.model = model;
   o.shape = {batch.shape[0], batch.shape[1], DType::f32};

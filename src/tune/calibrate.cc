@@ -18,6 +18,7 @@
 #include "kernels/gemm.h"
 #include "kernels/rows.h"
 #include "ops/cases.h"
+#include "tune/clock.h"
 #include "tune/collective_timing.h"
 #include "tune/row_timing.h"
 #include "tune_commit.h"
@@ -26,7 +27,6 @@ namespace lignum::tune {
 namespace {
 
 using hw::Measurement;
-using Clock = std::chrono::steady_clock;
 
 // Stored operands of one product, as a linear layer meets them: forward x W^T, input gradient dy W, weight
 // gradient dy^T x.
@@ -84,10 +84,6 @@ constexpr std::array<int64_t, 4> kCollectiveBytes = {1 << 12, 1 << 17, 1 << 21, 
 // Shares of the time budget.
 constexpr double kDispatchShare = 0.02, kGemmShare = 0.33, kStreamShare = 0.08, kRowsShare = 0.34,
                  kAttentionShare = 0.13, kCollectiveShare = 0.08, kCopyShare = 0.02;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Bytes of one core's L2, 0 when the system does not say.
 double l2_bytes() {

@@ -7,15 +7,10 @@
 
 #include "comm/engine.h"
 #include "comm/threads.h"
+#include "tune/clock.h"
 
 namespace lignum::tune {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 Result<comm::Kind> kind_of(hw::Collective op) {
   switch (op) {

@@ -10,7 +10,7 @@
 namespace lignum::ops {
 namespace {
 
-kernels::Attention shape_of(const Site& s) { return attention_shape(s.in[1], s.in[2], s.attrs); }
+kernels::Attention grad_shape_of(const Site& s) { return attention_shape(s.in[1], s.in[2], s.attrs); }
 
 struct AttentionGrad {
   static constexpr std::string_view kName = "attention_grad";
@@ -33,7 +33,7 @@ struct AttentionGrad {
   }
 
   static Cost cost(const Site& s) {
-    const auto a = shape_of(s);
+    const auto a = grad_shape_of(s);
     Cost c = streaming_cost(s, 0);
     c.work = Work::attention;
     c.flops = 10 * attention_pairs(a) * static_cast<double>(a.dim);  // the scores once more, four gradients
@@ -45,7 +45,7 @@ struct AttentionGrad {
   }
 
   static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
-    const auto a = shape_of(s);
+    const auto a = grad_shape_of(s);
     const int64_t group = a.heads / a.kv_heads;
     Arith m(b);
     const Value dout = grouped(b, in[0], a), q = grouped(b, in[1], a), k = in[2], v = in[3];
@@ -70,7 +70,7 @@ struct AttentionGrad {
   }
 
   static void reference(const RefCall& c) {
-    const auto a = shape_of(c.site);
+    const auto a = grad_shape_of(c.site);
     const double scale = c.site.attrs.get<double>("scale"), cap = c.site.attrs.get_or<double>("softcap", 0.0);
     const auto row = [&](const RefTensor& t, int64_t batch, int64_t i, int64_t head) {
       return const_cast<double*>(t.data.data()) + ((batch * a.seq + i) * t.dims[2] + head) * a.dim;
@@ -105,11 +105,11 @@ struct AttentionGrad {
   }
 
   static int64_t workspace(const Site& s, int threads) {
-    return kernels::attention_grad_workspace(shape_of(s), threads);
+    return kernels::attention_grad_workspace(grad_shape_of(s), threads);
   }
 
   static Status cpu(const CpuCall& c) {
-    const auto a = shape_of(c.site);
+    const auto a = grad_shape_of(c.site);
     LIGNUM_RETURN_IF_ERROR(kernels::attention_supported(a));
     kernels::attention_grad(c.choice, a, c.in[0], c.in[1], c.in[2], c.in[3], c.in[4], data_in<float>(c, 5),
                             c.out[0], c.out[1], c.out[2], c.workspace, c.parallel);

@@ -19,6 +19,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/round.h"
 #include "kernels/gemm.h"
 #include "ops/emit.h"
 #include "ops/facets.h"
@@ -95,10 +96,8 @@ ir::Graph loop_over_tiles(const Type& hidden, const Type& weight, const Type& la
   return g;
 }
 
-int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 // Sizes, the GEMMs of a tile of `rows` tokens, and the workspace.
-struct Plan {
+struct HeadPlan {
   int64_t tokens, width, vocab, tile;
   bool gradients;
   DType dtype;
@@ -106,7 +105,7 @@ struct Plan {
   int64_t dlogits_stride;
   int64_t sum, losses, scratch;  // bytes from the workspace's start
 
-  explicit Plan(const Site& s)
+  explicit HeadPlan(const Site& s)
       : tokens(product(s.in[2].dims)),
         width(s.in[1].dims[1]),
         vocab(s.in[1].dims[0]),
@@ -114,10 +113,10 @@ struct Plan {
         gradients(s.attrs.get<bool>("gradients")),
         dtype(s.in[0].dtype) {
     const bool narrow = gradients && dtype != DType::f32;  // f32: the sum is dweight itself
-    sum = aligned(tile * vocab * 4);
+    sum = round_up(tile * vocab * 4, 64);
     dlogits_stride = narrow ? 2 * vocab : vocab;
-    losses = sum + (narrow && tokens > tile ? aligned(vocab * width * 4) : 0);
-    scratch = losses + aligned((tokens + kernels::kLossBlock) / kernels::kLossBlock * 8);
+    losses = sum + (narrow && tokens > tile ? round_up(vocab * width * 4, 64) : 0);
+    scratch = losses + round_up((tokens + kernels::kLossBlock) / kernels::kLossBlock * 8, 64);
   }
 
   kernels::Gemm make_logits(int64_t rows) const {
@@ -156,7 +155,7 @@ struct Plan {
             .ldc = width};
   }
   // Of a thread that adds up dweight: a block's part, then GEMM's own.
-  int64_t part_bytes() const { return aligned(std::min(vocab, kVocabBlock) * width * 4); }
+  int64_t part_bytes() const { return round_up(std::min(vocab, kVocabBlock) * width * 4, 64); }
   int64_t block_bytes() const {
     const kernels::Gemm g = make_dweight(tile, std::min(vocab, kVocabBlock), DType::f32);
     return part_bytes() + kernels::gemm_workspace(g, 1);
@@ -221,7 +220,7 @@ struct LinearCrossEntropy {
 
   static Cost cost(const Site& s) {
     Cost c = streaming_cost(s, 0);
-    const Plan p(s);
+    const HeadPlan p(s);
     c.work = Work::matmul;
     c.batch = p.gradients ? 3 : 1;
     c.m = p.tokens;
@@ -276,10 +275,10 @@ struct LinearCrossEntropy {
     }
   }
 
-  static int64_t workspace(const Site& s, int threads) { return Plan(s).workspace(threads); }
+  static int64_t workspace(const Site& s, int threads) { return HeadPlan(s).workspace(threads); }
 
   static Status cpu(const CpuCall& c) {
-    const Plan p(c.site);
+    const HeadPlan p(c.site);
     const auto& rows = kernels::row_kernels(c.choice);
     const auto* labels = data_in<int32_t>(c, 2);
     LIGNUM_ASSIGN_OR_RETURN(const int64_t count,
@@ -313,7 +312,7 @@ struct LinearCrossEntropy {
   // More tokens than a tile: a loop over tiles, so that XLA does not hold all logits either, and what is left
   // of the tokens behind it.
   static std::vector<std::string> emit(const EmitCall& c) {
-    const Plan p(c.site);
+    const HeadPlan p(c.site);
     if (p.tokens <= p.tile) return emit_parts(c);
     const Type scalar{DType::f32, {}, {}}, sum{DType::f32, c.site.in[1].dims, {}};
     const int64_t tiles = p.tokens / p.tile, whole = tiles * p.tile, rest = p.tokens - whole;
@@ -405,7 +404,7 @@ struct LinearCrossEntropy {
   }
 
   // dweight plus what tokens [first, first + n) give, block by block.
-  static void add_dweight(const CpuCall& c, const Plan& p, int64_t first, int64_t n, const void* hidden,
+  static void add_dweight(const CpuCall& c, const HeadPlan& p, int64_t first, int64_t n, const void* hidden,
                           const void* dlogits) {
     auto* space = static_cast<char*>(c.workspace);
     const bool last = first + n == p.tokens;

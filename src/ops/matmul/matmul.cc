@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/round.h"
 #include "kernels/gemm.h"
 #include "kernels/rows.h"
 #include "ops/rules.h"
@@ -116,8 +117,6 @@ Few<int64_t> free_dims(const Type& t, List batch, List contract) {
   return free;
 }
 
-int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 struct Plan {
   Operand a, b;
   kernels::Gemm gemm;
@@ -153,8 +152,8 @@ struct Plan {
     gemm.stride_a = a.stride;
     gemm.stride_b = b.stride;
     gemm.stride_c = gemm.m * gemm.n;
-    if (a.copied) copy_a = aligned(s.in[0].bytes());
-    if (b.copied) copy_b = aligned(s.in[1].bytes());
+    if (a.copied) copy_a = round_up(s.in[0].bytes(), 64);
+    if (b.copied) copy_b = round_up(s.in[1].bytes(), 64);
   }
 };
 
