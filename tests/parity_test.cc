@@ -22,6 +22,8 @@ struct Setting {
   int threads = 1;
   DType dtype = DType::f32;
   int64_t hidden = 64;
+  bool tied = false;
+  bool fuse = true;
   int64_t tiling = 0;  // of a rank's tokens in the head; 0: one tile of so few
 };
 
@@ -105,6 +107,8 @@ Outcome run(const Setting& s) {
   o.shape = {kRows / s.accumulation, kSeq, s.dtype};
   o.accumulation = s.accumulation;
   o.vocab_tiling = s.tiling;
+  o.model.tie_embeddings = s.tied;
+  if (!s.fuse) o.disabled.insert("fuse");
   o.remat = passes::remat_policy(s.remat).value();
   o.adamw.clip = 1e9;  // inactive: its coefficient is exactly 1
   o.schedule = {s.prefetch, s.overlap};
@@ -165,6 +169,16 @@ TEST_P(Parity, HeadInTiles) {
   for (size_t step = 0; step < one.losses.size(); ++step) {
     EXPECT_NEAR(many.losses[step], whole.losses[step], bound * whole.losses[step]) << step;
     EXPECT_NEAR(one.losses[step], whole.losses[step], bound * whole.losses[step]) << step;
+  }
+}
+
+TEST_P(Parity, FusionLeavesTheBits) {
+  for (const bool tied : {false, true}) {
+    EXPECT_EQ(run(with({.tied = tied, .fuse = false})), run(with({.threads = 2, .tied = tied})));
+    EXPECT_EQ(run(with({.fsdp = 2, .remat = "full", .tied = tied, .fuse = false})),
+              run(with({.fsdp = 2, .remat = "full", .tied = tied})));
+    EXPECT_EQ(run(with({.accumulation = 2, .tied = tied, .fuse = false})),
+              run(with({.accumulation = 2, .tied = tied})));
   }
 }
 

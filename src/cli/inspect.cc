@@ -16,8 +16,8 @@
 namespace lignum::cli {
 namespace {
 
-constexpr const char* kStages[] = {"forward", "autodiff",  "remat",    "accumulate",
-                                   "update",  "partition", "schedule", "memory"};
+constexpr const char* kStages[] = {"forward",   "autodiff", "remat",    "accumulate", "update",
+                                   "partition", "fuse",     "schedule", "memory"};
 
 struct GraphArguments {
   explicit GraphArguments(CLI::App& verb) : config(verb) {}

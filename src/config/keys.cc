@@ -150,6 +150,9 @@ std::vector<Row> own_rows() {
       text("spec", "hardware specification: a name or a path; empty: this machine's, as calibrated").ours(""),
       bytes("device_memory", "memory budget of a rank, 8GiB say; 0: what the specification says").ours("0"),
       integer("prefetch_distance", 0, 8, "layers whose weights are gathered ahead of use").ours("1"),
+      text("fuse", "nodes that are one for the CPU's kernels, with the bits of their parts")
+          .of({"on", "off"})
+          .ours("on"),
       text("overlap", "communication under compute").of({"on", "off"}).ours("on"),
       text("isa", "instructions of the kernels; auto: the best of this CPU")
           .of({"auto", "scalar", "avx2", "avx512"})

@@ -329,6 +329,17 @@ int64_t RowKernels::embed_grad_workspace(int64_t vocab, int64_t n) {
 
 Status RowKernels::embed_grad(int64_t vocab, int64_t width, int64_t n, In dy, const int32_t* ids, Out dtable,
                               void* workspace, Parallel& parallel) const {
+  return sum_by_id(vocab, width, n, dy, ids, dtable, false, workspace, parallel);
+}
+
+Status RowKernels::embed_grad_add(int64_t vocab, int64_t width, int64_t n, In dy, const int32_t* ids,
+                                  Out dtable, void* workspace, Parallel& parallel) const {
+  return sum_by_id(vocab, width, n, dy, ids, dtable, true, workspace, parallel);
+}
+
+Status RowKernels::sum_by_id(int64_t vocab, int64_t width, int64_t n, In dy, const int32_t* ids, Out dtable,
+                             bool add, void* workspace, Parallel& parallel) const {
+  const auto sum_edges = table_.elementwise[static_cast<int>(Elementwise::add)][edge(dtable.type)];
   const auto accumulate = table_.accumulate[edge(dy.type)];
   const auto store = table_.convert[kFloat][edge(dtable.type)];
   LIGNUM_RETURN_IF_ERROR(check_ids("token id", n, ids, vocab, 0));
@@ -352,11 +363,11 @@ Status RowKernels::embed_grad(int64_t vocab, int64_t width, int64_t n, In dy, co
     const int64_t column = task % column_blocks * kColumns;
     const int64_t columns = std::min(width - column, kColumns);
     const int64_t last = std::min(vocab, (task / column_blocks + 1) * kVocabulary);
-    std::array<float, kColumns> total;
+    std::array<float, kColumns> total, rounded;
     for (int64_t v = task / column_blocks * kVocabulary; v < last; ++v) {
       char* out = static_cast<char*>(dtable.data) + (v * width + column) * size;
       const int32_t begin = v == 0 ? 0 : first[v - 1];
-      if (begin == first[v]) {
+      if (begin == first[v] && !add) {
         std::memset(out, 0, static_cast<size_t>(columns * size));
         continue;
       }
@@ -365,7 +376,12 @@ Status RowKernels::embed_grad(int64_t vocab, int64_t width, int64_t n, In dy, co
         const int64_t at = rows[k] * width + column;
         accumulate(at, at + columns, dy.data, total.data());
       }
-      store(0, columns, total.data(), out);
+      if (!add) {
+        store(0, columns, total.data(), out);
+        continue;
+      }
+      store(0, columns, total.data(), rounded.data());
+      sum_edges(0, columns, out, rounded.data(), nullptr, out);
     }
   });
   return {};
@@ -392,7 +408,7 @@ int64_t RowKernels::find_nonfinite(int64_t n, In x, Parallel& parallel) const {
       .index;
 }
 
-void RowKernels::adamw(const AdamW& a, int64_t n, float* p, float* m, float* v, const float* g,
+void RowKernels::adamw(const AdamW& a, int64_t n, float* p, float* m, float* v, In g,
                        Parallel& parallel) const {
   const AdamWScalars scalars = {
       .learning_rate = static_cast<float>(a.learning_rate),
@@ -406,8 +422,18 @@ void RowKernels::adamw(const AdamW& a, int64_t n, float* p, float* m, float* v, 
       .inverse_correction2 = static_cast<float>(1.0 / a.correction2),
       .grad_scale = static_cast<float>(a.grad_scale),
   };
-  over_rows(parallel, n, 1,
-            [&](int64_t begin, int64_t end) { table_.adamw(scalars, begin, end, p, m, v, g); });
+  const auto widen = table_.convert[edge(g.type)][kFloat];
+  over_rows(parallel, n, 1, [&](int64_t begin, int64_t end) {
+    if (g.type == DType::f32)
+      return table_.adamw(scalars, begin, end, p, m, v, static_cast<const float*>(g.data));
+    constexpr int64_t kChunk = 2048;
+    std::array<float, kChunk> wide;
+    for (int64_t at = begin; at < end; at += kChunk) {
+      const int64_t count = std::min(kChunk, end - at);
+      widen(0, count, static_cast<const bf16*>(g.data) + at, wide.data());
+      table_.adamw(scalars, 0, count, p + at, m + at, v + at, wide.data());
+    }
+  });
 }
 
 }  // namespace lignum::kernels

@@ -184,6 +184,9 @@ class RowKernels {
   Status embed_grad(int64_t vocab, int64_t width, int64_t n, In dy, const int32_t* ids, Out dtable,
                     void* workspace, Parallel&) const;
   static int64_t embed_grad_workspace(int64_t vocab, int64_t n);
+  // dtable += the same sums, each rounded to dtable's type first.
+  Status embed_grad_add(int64_t vocab, int64_t width, int64_t n, In dy, const int32_t* ids, Out dtable,
+                        void* workspace, Parallel&) const;
 
   // The sum of squares of n elements of an edge type (order: kElementBlock).
   double sum_squares(int64_t n, In x, Parallel&) const;
@@ -192,10 +195,13 @@ class RowKernels {
 
   // Decoupled weight decay (Loshchilov, Hutter 2019): g' = g * grad_scale, m = b1 m + (1 - b1) g', v = b2 v +
   // (1 - b2) g'^2, p -= lr * (m / correction1 / (sqrt(v / correction2) + eps) + weight_decay * p). One pass
-  // over memory, in place.
-  void adamw(const AdamW&, int64_t n, float* p, float* m, float* v, const float* g, Parallel&) const;
+  // over memory, in place. g f32 or bf16.
+  void adamw(const AdamW&, int64_t n, float* p, float* m, float* v, In g, Parallel&) const;
 
  private:
+  Status sum_by_id(int64_t vocab, int64_t width, int64_t n, In dy, const int32_t* ids, Out dtable, bool add,
+                   void* workspace, Parallel&) const;
+
   const RowTable& table_;
 };
 

@@ -11,6 +11,7 @@
 
 #include "ops/op.h"
 #include "passes/autodiff.h"
+#include "passes/fuse.h"
 #include "passes/memory.h"
 #include "passes/partition.h"
 #include "passes/remat.h"
@@ -81,6 +82,11 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
     const Mesh mesh{{{"data", c.number("data", 1)}, {"fsdp", c.number("fsdp", 1)}}};
     LIGNUM_ASSIGN_OR_RETURN(const Partitioned p, partition(g, mesh));
     return ir::print(p.graph);
+  }
+  if (c.pass == "fuse") {
+    const ir::Graph fused = fuse(g);
+    LIGNUM_RETURN_IF_ERROR(ops::verify(fused));
+    return ir::print(fused);
   }
   auto local = std::make_shared<const ir::Graph>(g);
   const Scheduled s = schedule(local, {c.number("distance", 1), c.number("overlap", 1) != 0});

@@ -4,6 +4,7 @@
 
 #include "ops/op.h"
 #include "passes/autodiff.h"
+#include "passes/fuse.h"
 
 namespace lignum::plan {
 namespace {
@@ -43,6 +44,7 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   o.shape.dtype = c.text("dtype") == "bfloat16" ? DType::bf16 : DType::f32;
   o.accumulation = c.integer("gradient_accumulation_steps");
   o.vocab_tiling = c.integer("num_vocab_tiling");
+  if (c.text("fuse") == "off") o.disabled.insert("fuse");
   LIGNUM_ASSIGN_OR_RETURN(o.remat, passes::remat_policy(c.text("remat_policy")));
   o.adamw.b1 = c.real("adam_b1");
   o.adamw.b2 = c.real("adam_b2");
@@ -83,7 +85,7 @@ Done verified(const std::function<void(std::string_view, const ir::Graph&)>& dum
 
 // From the GLOBAL step on.
 Result<Program> finish(ir::Graph global, const passes::Mesh& mesh, const passes::ScheduleOptions& schedule,
-                       int threads, const Done& done) {
+                       bool fuse, int threads, const Done& done) {
   Program p;
   ir::number_origins(global);
   p.global = std::move(global);
@@ -92,7 +94,10 @@ Result<Program> finish(ir::Graph global, const passes::Mesh& mesh, const passes:
   p.params = std::move(local.params);
   p.outputs = std::move(local.outputs);
   p.local = std::make_shared<const ir::Graph>(std::move(local.graph));
-  p.scheduled = passes::schedule(p.local, schedule);
+  std::shared_ptr<const ir::Graph> native = p.local;
+  if (fuse) native = std::make_shared<const ir::Graph>(passes::fuse(*p.local));
+  LIGNUM_RETURN_IF_ERROR(done("fuse", *native));
+  p.scheduled = passes::schedule(std::move(native), schedule);
   LIGNUM_RETURN_IF_ERROR(passes::verify_schedule(p.scheduled).with_context("after pass schedule"));
   p.memory = passes::plan_memory(p.scheduled, threads);
   LIGNUM_RETURN_IF_ERROR(passes::verify_memory(p.scheduled, p.memory).with_context("after pass memory"));
@@ -124,14 +129,14 @@ Result<Program> make_program(const ProgramOptions& o) {
     g = o.outputs == Outputs::state ? passes::add_update(g, o.adamw) : passes::add_mean_gradients(g);
     LIGNUM_RETURN_IF_ERROR(done("update", g));
   }
-  return finish(std::move(g), o.mesh, o.schedule, o.threads, done);
+  return finish(std::move(g), o.mesh, o.schedule, !o.disabled.contains("fuse"), o.threads, done);
 }
 
 Result<Program> make_generation_program(const GenerationOptions& o) {
   const Done done = verified(o.dump);
   ir::Graph g = models::generation_step(o.model, o.shape);
   LIGNUM_RETURN_IF_ERROR(done("generation", g));
-  return finish(std::move(g), {}, {}, o.threads, done);
+  return finish(std::move(g), {}, {}, true, o.threads, done);
 }
 
 }  // namespace lignum::plan

@@ -35,9 +35,9 @@ struct ProgramOptions {
   bool logits = false;       // grads and loss only
   int64_t vocab_tiling = 0;  // tiles of tokens in head and loss; see models::loss_tile
 
-  // After each pass, by its name: forward, autodiff, remat, accumulate, update, partition.
+  // After each pass, by its name: forward, autodiff, remat, accumulate, update, partition, fuse.
   std::function<void(std::string_view pass, const ir::Graph&)> dump;
-  // Passes that are left out, by name: remat (everything needed is then saved).
+  // Passes that are left out, by name: remat (everything needed is then saved), fuse.
   std::set<std::string, std::less<>> disabled;
 };
 
@@ -48,7 +48,7 @@ Result<ProgramOptions> program_options(const config::Config& config, const confi
 
 struct Program {
   ir::Graph global;
-  std::shared_ptr<const ir::Graph> local;
+  std::shared_ptr<const ir::Graph> local;         // what a PJRT device is given; scheduled is its fused form
   std::vector<passes::Sharding> params, outputs;  // of local's params and outputs
   passes::Scheduled scheduled;
   passes::MemoryPlan memory;

@@ -1,7 +1,7 @@
 // adamw_update: one AdamW step of one tensor (Loshchilov, Hutter, "Decoupled Weight Decay Regularization",
 // 2019; the form of optax.adamw).
-//   param, m, v, grad f32 of one shape; learning_rate f32[]; step i32[], 0 in the first one; grad_scale f32[]
-//   attributes b1, b2, eps, eps_root, weight_decay -> param, m, v
+//   param, m, v f32, grad f32 or bf16, of one shape; learning_rate f32[]; step i32[], 0 in the first one;
+//   grad_scale f32[] attributes b1, b2, eps, eps_root, weight_decay -> param, m, v
 // g = grad * grad_scale, m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, and with t = step + 1
 //   param -= learning_rate (m / (1 - b1^t) / (sqrt(v / (1 - b2^t) + eps_root) + eps) + weight_decay param)
 // A grad_scale that is not finite leaves all three as they are: it stands for a step whose loss or gradient
@@ -49,7 +49,8 @@ struct AdamwUpdate {
     LIGNUM_RETURN_IF_ERROR(expect_dtype(in[0], "param", {DType::f32}));
     LIGNUM_RETURN_IF_ERROR(expect_like(in[1], "m", in[0], "param"));
     LIGNUM_RETURN_IF_ERROR(expect_like(in[2], "v", in[0], "param"));
-    LIGNUM_RETURN_IF_ERROR(expect_like(in[3], "grad", in[0], "param"));
+    LIGNUM_RETURN_IF_ERROR(expect_edge(in[3], "grad"));
+    LIGNUM_RETURN_IF_ERROR(expect_dims(in[3], "grad", in[0].dims, "those of param"));
     const std::pair<std::string_view, DType> scalars[] = {
         {"learning_rate", DType::f32}, {"step", DType::i32}, {"grad_scale", DType::f32}};
     for (size_t i = 0; i < 3; ++i) {
@@ -78,7 +79,7 @@ struct AdamwUpdate {
     const Value t = m.add(m.f32(in[5]), 1.0);
     const Value correction1 = spread(one_minus_power(m, a.b1, t));
     const Value correction2 = spread(one_minus_power(m, a.b2, t));
-    const Value g = m.mul(in[3], spread(in[6]));
+    const Value g = m.mul(m.f32(in[3]), spread(in[6]));
     const Value m1 = m.add(m.mul(in[1], a.b1), m.mul(g, 1 - a.b1));
     const Value v1 = m.add(m.mul(in[2], a.b2), m.mul(m.mul(g, g), 1 - a.b2));
     const Value root = m.sqrt(m.add(m.div(v1, correction2), a.eps_root));
@@ -127,7 +128,7 @@ struct AdamwUpdate {
     for (size_t r = 0; r < 3; ++r) copy_through(c, r, r);  // the kernel works in place
     if (!std::isfinite(step.grad_scale)) return {};
     kernels::row_kernels(c.choice).adamw(step, c.site.in[0].elements(), data_out<float>(c, 0),
-                                         data_out<float>(c, 1), data_out<float>(c, 2), data_in<float>(c, 3),
+                                         data_out<float>(c, 1), data_out<float>(c, 2), kernel_in(c, 3),
                                          c.parallel);
     return {};
   }
@@ -138,21 +139,26 @@ struct AdamwUpdate {
 
   static std::vector<Case> cases() {
     const auto make = [](std::string name, const Dims& dims, double weight_decay, double largest_step,
-                         double b2 = 0.95, bool bench = false) {
+                         double b2 = 0.95, bool bench = false, DType grad = DType::f32) {
       constexpr DType f32 = DType::f32;
       return Case{std::move(name),
-                  {tensor(f32, dims), tensor(f32, dims), tensor(f32, dims, Fill::positive), tensor(f32, dims),
-                   tensor(f32, {}, Fill::uniform01), tensor(DType::i32, {}, Fill::position, largest_step),
-                   tensor(f32, {}, Fill::positive)},
+                  {tensor(f32, dims), tensor(f32, dims), tensor(f32, dims, Fill::positive),
+                   tensor(grad, dims), tensor(f32, {}, Fill::uniform01),
+                   tensor(DType::i32, {}, Fill::position, largest_step), tensor(f32, {}, Fill::positive)},
                   {{"b1", 0.9}, {"b2", b2}, {"eps", 1e-8}, {"eps_root", 0.0}, {"weight_decay", weight_decay}},
                   1,
                   bench};
     };
     return {
-        make("first_step", {1, 8}, 0.1, 1), make("first_step_slow", {3, 3}, 0.1, 1, 0.999),
-        make("scalar", {}, 0.1, 5),         make("odd", {5, 37}, 0.1, 10),
-        make("misaligned", {211}, 0, 100),  make("late", {2, 9}, 0.01, 100000, 0.999),
-        make("empty", {0, 3}, 0.1, 3),      make("bench", {4096, 4096}, 0.1, 1000, 0.95, true),
+        make("first_step", {1, 8}, 0.1, 1),
+        make("first_step_slow", {3, 3}, 0.1, 1, 0.999),
+        make("scalar", {}, 0.1, 5),
+        make("odd", {5, 37}, 0.1, 10),
+        make("misaligned", {211}, 0, 100),
+        make("late", {2, 9}, 0.01, 100000, 0.999),
+        make("bf16_grad", {3, 1001}, 0.1, 10, 0.95, false, DType::bf16),
+        make("empty", {0, 3}, 0.1, 3),
+        make("bench", {4096, 4096}, 0.1, 1000, 0.95, true),
     };
   }
 };

@@ -8,8 +8,9 @@
 // The gradients come with the loss because they are linear in its cotangent: with a tile's logits at hand,
 // softmax minus one-hot takes their place, and two products later the tile is done. (Hsu et al., "Liger
 // Kernel", 2024.) The other way is to make the logits anew for the gradients (Wijmans et al., "Cut Your
-// Losses", 2024): a fourth product of the head's size, against reading and adding up dweight once a tile; see
-// kVocabBlock.
+// Losses", 2024): a fourth product of the head's size, where this way reads and writes the sum of dweight
+// once a tile. For 2048 tokens 576 wide and 32000 words that is 75 GFLOP against 8 times 147 MB: 220 ms
+// against 50 ms at the 340 GFLOP/s and 24 GB/s that two cores with AVX-512 were measured to have.
 //
 // Logits are f32 in a tile. Softmax minus one-hot is rounded to hidden's dtype, in which both products take
 // it. A tile's part of dweight is one GEMM, tiles are added in f32 in ascending order, and the sum is rounded
