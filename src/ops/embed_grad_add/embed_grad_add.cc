@@ -30,6 +30,7 @@ struct EmbedGradAdd {
   static Cost cost(const Site& s) {
     Cost c = streaming_cost(s, 0);
     c.flops = static_cast<double>(s.in[0].elements() + s.in[1].elements());
+    c.inner = s.in[1].dtype;
     return c;
   }
 
