@@ -39,7 +39,7 @@ int64_t bf16_forward_floats(const Attention& x) {
                         packed_bytes(x.dim, kAttentionBlock) + packed_bytes(32, kAttentionBlock) +
                         round_up(32 * x.dim * 2, 64);
   return bytes / 4 + rows * round_up(x.dim, 32) + 2 * rows + kAttentionBlock * 32 + 32 * round_up(x.dim, 16) +
-         32;
+         64;
 }
 int64_t bf16_backward_floats(const Attention& x) {
   const int64_t bytes = 2 * packed_bytes(kAttentionBlock, x.dim) + packed_bytes(x.dim, kAttentionBlock) +
@@ -100,11 +100,22 @@ Status attention_supported(const Attention& x) {
   return {};
 }
 
+Status segments_supported(const Attention& x, const int32_t* segments) {
+  constexpr int32_t kMost = 1 << 24;  // compared as fp32
+  for (int64_t i = 0; i < x.batch * x.seq; ++i) {
+    if (segments[i] < 0 || segments[i] > kMost) {
+      return user_error("attention: row {}, position {}: segment is {}; 0 to 2^24 is allowed", i / x.seq,
+                        i % x.seq, segments[i]);
+    }
+  }
+  return {};
+}
+
 int64_t attention_forward_floats(const Attention& x) {
   const int64_t rows = round_up(std::min(kAttentionTaskRows, x.seq * (x.heads / x.kv_heads)), kMostLanes);
   const int64_t floats = 2 * rows * x.dim + 2 * rows + a_floats(kAttentionBlock, x.dim) +
                          a_floats(x.dim, kAttentionBlock) + kAttentionBlock * kMostLanes +
-                         kMostLanes * round_up(x.dim, 16) + kMostLanes;
+                         kMostLanes * round_up(x.dim, 16) + 2 * kMostLanes;
   return x.dtype == DType::bf16 ? std::max(floats, bf16_forward_floats(x)) : floats;
 }
 
@@ -113,7 +124,7 @@ int64_t attention_backward_floats(const Attention& x) {
                          2 * kAttentionGradRows * round_up(x.dim, 16) +
                          2 * b_floats(x.dim, kAttentionGradRows) + 3 * kMostLanes * x.dim +
                          kMostLanes * round_up(x.dim, 16) + 2 * kAttentionBlock * kMostLanes +
-                         2 * a_floats(kAttentionBlock, kAttentionGradRows) + 3 * kMostLanes;
+                         2 * a_floats(kAttentionBlock, kAttentionGradRows) + 4 * kMostLanes;
   return x.dtype == DType::bf16 ? std::max(floats, bf16_backward_floats(x)) : floats;
 }
 
@@ -127,10 +138,10 @@ int64_t attention_grad_workspace(const Attention& x, int threads) {
 }
 
 void attention(Choice choice, const Attention& x, const void* q, const void* k, const void* v, void* out,
-               float* lse, void* workspace, Parallel& pool) {
+               float* lse, void* workspace, Parallel& pool, const int32_t* segments) {
   if (empty(x)) return;
   const AttentionPath& path = path_for(choice, x);
-  const AttentionCall call{q, k, v, out, lse};
+  const AttentionCall call{q, k, v, out, lse, segments};
   const int64_t group = x.heads / x.kv_heads;
   const int64_t chunks = ceil_div((x.seq - x.first) * group, kAttentionTaskRows);
   const int64_t heads = x.batch * x.kv_heads;
@@ -145,7 +156,7 @@ void attention(Choice choice, const Attention& x, const void* q, const void* k, 
 
 void attention_grad(Choice choice, const Attention& x, const void* dout, const void* q, const void* k,
                     const void* v, const void* out, const float* lse, void* dq, void* dk, void* dv,
-                    void* workspace, Parallel& pool) {
+                    void* workspace, Parallel& pool, const int32_t* segments) {
   if (empty(x)) return;
   const AttentionPath& path = path_for(choice, x);
   const GradScratch scratch = grad_scratch(x);
@@ -161,7 +172,8 @@ void attention_grad(Choice choice, const Attention& x, const void* dout, const v
                                sums ? base + scratch.dk : static_cast<float*>(dk),
                                sums ? base + scratch.dv : static_cast<float*>(dv),
                                base + scratch.lse,
-                               base + scratch.delta};
+                               base + scratch.delta,
+                               segments};
   const int64_t heads = x.batch * x.kv_heads;
   const int64_t floats = attention_backward_floats(x);
   const auto thread_base = [&](int thread) { return base + scratch.threads + thread * floats; };

@@ -3,16 +3,19 @@
 // is vertical).
 //
 //   out[i] = sum_j p[i, j] v[j],  p[i, :] = softmax_j(scale q[i] . k[j]),  causal: over j <= i only,
-//   window w: over j > i - w only,  softcap c: of c tanh(score / c) (Gemma 2, 2024).
+//   window w: over j > i - w only,  softcap c: of c tanh(score / c) (Gemma 2, 2024),
+//   segments: over the keys of the query's own document only.
 //
 // Layouts, dense: q, out [B, S, H, D]; k, v [B, S, Hkv, D]; lse [B, H, S] in f32. Query head h reads head h /
 // (H / Hkv). lse is the natural logarithm of the sum of exp(scaled score). fp32 arithmetic; stored values are
-// rounded once.
+// rounded once. segments [B, S], or null where a row is one document: the number of each position's document,
+// 0 to 2^24. Equal numbers are one document wherever they stand; blocks of other documents' keys are passed
+// over.
 //
 // Bits. A result depends on its own batch entry and on its (group of) heads only, not on B, H, Hkv, threads
 // or alignment, and is the same on every ISA: blocks are 224 positions, every sum has a fixed order. NaN
 // propagates to every row that reads it, and may reach rows of the same block that a causal mask hides it
-// from (0 * NaN).
+// from (0 * NaN); likewise from one document to another.
 //
 // bf16 inputs with Choice::bf16_dot other than fma: products by pairs as in kernels/gemm.h, the same bits
 // whatever the threads; p (before it is divided by its sum) and, in the gradient, the gradient of the scores
@@ -44,6 +47,9 @@ struct Attention {
 // ok, or a user error that names the field, its value and what is allowed.
 Status attention_supported(const Attention&);
 
+// ok, or a user error that names the first number of a document that is not allowed.
+Status segments_supported(const Attention&, const int32_t* segments);
+
 // Bytes of workspace, multiples of 64, for a pool of that many threads. Neither depends on the ISA. The
 // gradient's holds fp32 sums of dq, dk and dv beside each thread's tiles if dtype is bf16.
 int64_t attention_workspace(const Attention&, int threads);
@@ -52,11 +58,11 @@ int64_t attention_grad_workspace(const Attention&, int threads);
 // attention_supported(x) holds; workspace is aligned to 64 and free for reuse on return; inputs and outputs
 // do not overlap. Allocates nothing.
 void attention(Choice, const Attention&, const void* q, const void* k, const void* v, void* out, float* lse,
-               void* workspace, Parallel& pool);
+               void* workspace, Parallel& pool, const int32_t* segments = nullptr);
 
 // Gradients from the forward's inputs and results; overwrites dq [B, S, H, D], dk and dv [B, S, Hkv, D].
 void attention_grad(Choice, const Attention&, const void* dout, const void* q, const void* k, const void* v,
                     const void* out, const float* lse, void* dq, void* dk, void* dv, void* workspace,
-                    Parallel& pool);
+                    Parallel& pool, const int32_t* segments = nullptr);
 
 }  // namespace lignum::kernels

@@ -54,25 +54,20 @@ struct AttentionBackward : AttentionRows<Ops> {
     for (int64_t l = 0; l < kLanes; ++l) to[l] = from[P::smaller(l, count - 1)];
   }
 
-  // scores -> p, dp -> ds, both [keys, kLanes]; keys from `masked` on, and those before `clear`, may be
-  // hidden from some lanes. A soft cap's slope is 1 - (score / cap)^2, of the capped score.
-  static void probabilities(const Attention& x, float* scores, float* dp, int64_t keys, int64_t first_key,
-                            int64_t masked, int64_t clear, const float* position, const float* lse,
-                            const float* delta) {
-    const V reach = Ops::set1(static_cast<float>(x.window - 1));
+  // scores -> p, dp -> ds, both [keys, kLanes]. A soft cap's slope is 1 - (score / cap)^2, of the capped
+  // score.
+  static void probabilities(const Attention& x, float* scores, float* dp, int64_t keys,
+                            const typename R::Mask& mask, const float* lse, const float* delta) {
     const V inverse = Ops::set1(x.softcap > 0 ? 1.0f / x.softcap : 0.0f);
     LIGNUM_UNROLL
     for (int j = 0; j < 2; ++j) {
-      const V position_v = Ops::load(position + j * kWidth);
       const V lse_v = Ops::load(lse + j * kWidth);
       const V delta_v = Ops::load(delta + j * kWidth);
       for (int64_t i = 0; i < keys; ++i) {
         const int64_t at = i * kLanes + j * kWidth;
         const V score = Ops::load(scores + at);
-        const V key = Ops::set1(static_cast<float>(first_key + i));
         V p = exp_of<Ops>(Ops::sub(score, lse_v));
-        if (i >= masked) p = Ops::if_ge(position_v, key, p, Ops::zero());
-        if (i < clear) p = Ops::if_ge(key, Ops::sub(position_v, reach), p, Ops::zero());
+        if (mask.may_hide(i)) p = R::if_seen(mask, i, j, p, Ops::zero());
         Ops::store(scores + at, p);
         V ds = Ops::mul(p, Ops::sub(Ops::load(dp + at), delta_v));
         if (x.softcap > 0) {
@@ -123,13 +118,20 @@ struct AttentionBackward : AttentionRows<Ops> {
     float* dp = take(kAttentionBlock * kLanes);
     float* packed_p = take(P::a_floats(kAttentionBlock, kAttentionGradRows));
     float* packed_ds = take(P::a_floats(kAttentionBlock, kAttentionGradRows));
-    float* lanes = take(3 * kLanes);
+    float* lanes = take(4 * kLanes);
     float* position = lanes;
     float* lse = lanes + kLanes;
     float* delta = lanes + 2 * kLanes;
+    float* lane_ids = lanes + 3 * kLanes;
 
     const int64_t key = key_block * kAttentionBlock;
     const int64_t keys = P::smaller(kAttentionBlock, x.seq - key);
+    const int64_t begin = query_block * kAttentionBlock * head.group;
+    const int64_t end = P::smaller(begin + kAttentionBlock * head.group, head.rows);
+    // On a first visit keys and queries are the same positions, so nothing is passed over that must be
+    // written.
+    const auto block = R::documents(x, head, call.segments, key, keys);
+    if (block.apart_from(R::documents_of_rows(x, head, call.segments, begin, end - begin))) return;
     const int64_t ld = x.kv_heads * dim;
     const T* k = static_cast<const T*>(call.k) + head.key(x, key);
     P::pack_a(k, ld, true, keys, dim, packed_k);
@@ -142,10 +144,9 @@ struct AttentionBackward : AttentionRows<Ops> {
       for (int64_t i = 0; i < keys; ++i) clear(dv + i * ld, dim);
     }
 
-    const int64_t begin = query_block * kAttentionBlock * head.group;
-    const int64_t end = P::smaller(begin + kAttentionBlock * head.group, head.rows);
     for (int64_t first = begin; first < end; first += kAttentionGradRows) {
       const int64_t rows = P::smaller(kAttentionGradRows, end - first);
+      if (block.apart_from(R::documents_of_rows(x, head, call.segments, first, rows))) continue;
       R::load_rows(x, head, static_cast<const T*>(call.q), first, rows, x.scale, q_rows);
       R::load_rows(x, head, static_cast<const T*>(call.dout), first, rows, 1.0f, dout_rows);
       P::pack_b(q_rows, stride, false, dim, rows, q_columns);
@@ -156,7 +157,16 @@ struct AttentionBackward : AttentionRows<Ops> {
         const int64_t row = first + from;
         const int64_t count = P::smaller(kLanes, rows - from);
         const int64_t seen = x.causal ? P::smaller(keys, (row + count - 1) / head.group + 1 - key) : keys;
-        const int64_t masked = x.causal ? row / head.group + 1 - key : keys;
+        typename R::Mask mask{.first_key = key,
+                              .masked = x.causal ? row / head.group + 1 - key : keys,
+                              .reach = static_cast<float>(x.window - 1),
+                              .position = position};
+        if (x.window > 0) mask.clear = R::first_seen(x, (row + count - 1) / head.group) - key;
+        if (!block.are_one_with(R::documents_of_rows(x, head, call.segments, row, count))) {
+          R::lane_ids(x, head, call.segments, row, count, lane_ids);
+          mask.lane_ids = lane_ids;
+          mask.key_ids = call.segments + head.batch * x.seq + key;
+        }
         R::positions(head, row, count, position);
         load_lanes(call.row_lse + head.flat(x, row), count, lse);
         load_lanes(call.row_delta + head.flat(x, row), count, delta);
@@ -164,9 +174,8 @@ struct AttentionBackward : AttentionRows<Ops> {
         R::pack_rows(dout_rows + from * stride, stride, count, dim, dout_lanes);
         P::multiply(seen, kLanes, dim, packed_k, dim, q_lanes, {.c = scores, .ldc = kLanes});
         P::multiply(seen, kLanes, dim, packed_v, dim, dout_lanes, {.c = dp, .ldc = kLanes});
-        const int64_t clear_end = x.window > 0 ? R::first_seen(x, (row + count - 1) / head.group) - key : 0;
         if (x.softcap > 0) R::cap(x.softcap, scores, seen * kLanes);
-        probabilities(x, scores, dp, seen, key, masked, clear_end, position, lse, delta);
+        probabilities(x, scores, dp, seen, mask, lse, delta);
         P::multiply(dim, kLanes, seen, packed_kt, keys, dp, {.c = dq_lanes, .ldc = kLanes});
         R::transpose_back(dq_lanes, dim, lane_rows);
         for (int64_t l = 0; l < count; ++l) {

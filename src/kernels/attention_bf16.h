@@ -79,10 +79,9 @@ struct AttentionBf16 {
     float* out;
   };
 
-  // One block of keys: scores come in, their exponentials go out as panels of B. Keys from `masked` on may be
-  // hidden from some lanes.
-  static void softmax_block(float* scores, int64_t keys, int64_t first_key, int64_t masked, float scale,
-                            const float* position, int64_t dim, const State& state, char* panels) {
+  // One block of keys: scores come in, their exponentials go out as panels of B.
+  static void softmax_block(float* scores, int64_t keys, const typename R::Mask& mask, float scale,
+                            int64_t dim, const State& state, char* panels) {
     const V scale_v = Ops::set1(scale);
     V largest[2], shrink[2], sum[2];
     LIGNUM_UNROLL
@@ -92,16 +91,15 @@ struct AttentionBf16 {
       for (int j = 0; j < 2; ++j) {
         float* at = lanes_at(scores, i, j);
         V s = Ops::mul(Ops::load(at), scale_v);
-        if (i >= masked) {
-          s = Ops::if_ge(Ops::load(position + j * 16), Ops::set1(static_cast<float>(first_key + i)), s,
-                         Ops::set1(-R::kInfinity));
-        }
+        if (mask.may_hide(i)) s = R::if_seen(mask, i, j, s, Ops::set1(-R::kInfinity));
         Ops::store(at, s);
         largest[j] = Ops::max(largest[j], s);
       }
     }
     LIGNUM_UNROLL
     for (int j = 0; j < 2; ++j) {
+      // As AttentionForward: a lane that has seen no key yet.
+      if (mask.may_hide_all()) largest[j] = Ops::max(Ops::set1(-0x1.fffffep127f), largest[j]);
       shrink[j] = exp_of<Ops>(Ops::sub(Ops::load(state.largest + j * 16), largest[j]));
       Ops::store(state.largest + j * 16, largest[j]);
       sum[j] = Ops::zero();
@@ -159,6 +157,7 @@ struct AttentionBf16 {
     auto* gathered = reinterpret_cast<uint16_t*>(space.bytes(kLanes * dim * 2));
     float* lane_rows = space.floats(kLanes * R::padded_dim(dim));
     float* position = space.floats(kLanes);
+    float* lane_ids = space.floats(kLanes);
     Way::begin();
 
     for (int64_t p = 0; p < panels; ++p) {
@@ -172,20 +171,31 @@ struct AttentionBf16 {
 
     const int64_t end = x.causal ? (first + rows - 1) / head.group + 1 : x.seq;  // keys that some row sees
     const int64_t ld = x.kv_heads * dim;
+    const auto documents = R::documents_of_rows(x, head, call.segments, first, rows);
     for (int64_t key = 0; key < end; key += kAttentionBlock) {
       const int64_t keys = smaller(kAttentionBlock, end - key);
+      const auto block = R::documents(x, head, call.segments, key, keys);
+      if (block.apart_from(documents)) continue;
       T::pack_a(static_cast<const uint16_t*>(call.k) + head.key(x, key), ld, false, keys, dim, packed_k);
       T::pack_a(static_cast<const uint16_t*>(call.v) + head.key(x, key), ld, true, dim, keys, packed_v);
       for (int64_t p = 0; p < panels; ++p) {
         const int64_t row = first + p * kLanes;
         const int64_t count = smaller(kLanes, rows - p * kLanes);
-        int64_t seen = keys, masked = keys;
+        const auto own = R::documents_of_rows(x, head, call.segments, row, count);
+        if (block.apart_from(own)) continue;
+        int64_t seen = keys;
+        typename R::Mask mask{.first_key = key, .masked = keys, .position = position};
         if (x.causal) {
           seen = smaller(keys, (row + count - 1) / head.group + 1 - key);
           if (seen <= 0) continue;
-          masked = row / head.group + 1 - key;
+          mask.masked = row / head.group + 1 - key;
         }
         R::positions(head, row, count, position);
+        if (!block.are_one_with(own)) {
+          R::lane_ids(x, head, call.segments, row, count, lane_ids);
+          mask.lane_ids = lane_ids;
+          mask.key_ids = call.segments + head.batch * x.seq + key;
+        }
         T::multiply({.rows = seen,
                      .columns = kLanes,
                      .k_tiles = dim_tiles,
@@ -197,7 +207,7 @@ struct AttentionBf16 {
                      .partial_row = kTilePair,
                      .store = true});
         const State state{largest + p * kLanes, sum + p * kLanes, sums + p * out_floats};
-        softmax_block(scores, seen, key, masked, x.scale, position, dim, state, exponentials);
+        softmax_block(scores, seen, mask, x.scale, dim, state, exponentials);
         T::multiply({.rows = dim,
                      .columns = kLanes,
                      .k_tiles = tiles_of(seen, kTileK),
@@ -230,14 +240,14 @@ struct AttentionBf16 {
   // What the gradient of one panel of lanes needs beside its scores.
   struct Lanes {
     int64_t count;  // that exist
-    float position[kLanes], lse[kLanes], delta[kLanes];
+    float position[kLanes], ids[kLanes], lse[kLanes], delta[kLanes];
   };
 
   // scores, dp -> p and ds as rows of A's tiles (one tile of k, its panels a_panel bytes apart), and ds as
   // panels of B.
-  static void probabilities(const float* scores, const float* dp, int64_t keys, int64_t first_key,
-                            int64_t masked, float scale, const Lanes& lanes, char* p_rows, char* ds_rows,
-                            int64_t a_panel, char* ds_panels) {
+  static void probabilities(const float* scores, const float* dp, int64_t keys, const typename R::Mask& mask,
+                            float scale, const Lanes& lanes, char* p_rows, char* ds_rows, int64_t a_panel,
+                            char* ds_panels) {
     const int64_t b_panel = panel_bytes(kAttentionBlock);
     const V scale_v = Ops::set1(scale);
     const __mmask32 exist = T::first(lanes.count);
@@ -261,10 +271,7 @@ struct AttentionBf16 {
           }
           const int64_t at = i / 16 * kTilePair + j * 256 + i % 16 * 16;
           p[j] = exp_of<Ops>(Ops::sub(Ops::mul(Ops::load(scores + at), scale_v), lse[j]));
-          if (i >= masked) {
-            p[j] = Ops::if_ge(Ops::load(lanes.position + j * 16),
-                              Ops::set1(static_cast<float>(first_key + i)), p[j], Ops::zero());
-          }
+          if (mask.may_hide(i)) p[j] = R::if_seen(mask, i, j, p[j], Ops::zero());
           ds[odd][j] = Ops::mul(p[j], Ops::sub(Ops::load(dp + at), delta[j]));
         }
         if (i >= keys) continue;
@@ -323,10 +330,15 @@ struct AttentionBf16 {
     float* dk_tiles = space.floats(grad_floats);
     float* dv_tiles = space.floats(grad_floats);
     float* lane_rows = space.floats(kLanes * stride);
-    Way::begin();
 
     const int64_t key = key_block * kAttentionBlock;
     const int64_t keys = smaller(kAttentionBlock, x.seq - key);
+    const int64_t begin = query_block * kAttentionBlock * head.group;
+    const int64_t end = smaller(begin + kAttentionBlock * head.group, head.rows);
+    // Never on a first visit: keys and queries are the same positions then.
+    const auto block = R::documents(x, head, call.segments, key, keys);
+    if (block.apart_from(R::documents_of_rows(x, head, call.segments, begin, end - begin))) return;
+    Way::begin();
     const int64_t ld = x.kv_heads * dim;
     const uint16_t* k = static_cast<const uint16_t*>(call.k) + head.key(x, key);
     T::pack_a(k, ld, false, keys, dim, packed_k);
@@ -335,10 +347,9 @@ struct AttentionBf16 {
     for (int64_t i = 0; i < grad_floats; ++i) dk_tiles[i] = 0;
     for (int64_t i = 0; i < grad_floats; ++i) dv_tiles[i] = 0;
 
-    const int64_t begin = query_block * kAttentionBlock * head.group;
-    const int64_t end = smaller(begin + kAttentionBlock * head.group, head.rows);
     for (int64_t first = begin; first < end; first += kAttentionGradRows) {
       const int64_t rows = smaller(kAttentionGradRows, end - first);
+      if (block.apart_from(R::documents_of_rows(x, head, call.segments, first, rows))) continue;
       gather(x, head, static_cast<const uint16_t*>(call.q), first, rows, q_rows);
       gather(x, head, static_cast<const uint16_t*>(call.dout), first, rows, dout_rows);
       T::pack_b(q_rows, dim, true, dim, rows, q_columns);
@@ -350,8 +361,15 @@ struct AttentionBf16 {
         alignas(64) Lanes lanes;
         lanes.count = smaller(kLanes, rows - from);
         const int64_t seen = x.causal ? smaller(keys, (row + lanes.count - 1) / head.group + 1 - key) : keys;
-        const int64_t masked = x.causal ? row / head.group + 1 - key : keys;
+        typename R::Mask mask{.first_key = key,
+                              .masked = x.causal ? row / head.group + 1 - key : keys,
+                              .position = lanes.position};
         R::positions(head, row, lanes.count, lanes.position);
+        if (!block.are_one_with(R::documents_of_rows(x, head, call.segments, row, lanes.count))) {
+          R::lane_ids(x, head, call.segments, row, lanes.count, lanes.ids);
+          mask.lane_ids = lanes.ids;
+          mask.key_ids = call.segments + head.batch * x.seq + key;
+        }
         for (int64_t l = 0; l < kLanes; ++l) {
           const int64_t at = head.flat(x, row + smaller(l, lanes.count - 1));
           lanes.lse[l] = call.row_lse[at];
@@ -376,7 +394,7 @@ struct AttentionBf16 {
         T::multiply(product);
         char* p_tile = packed_p + from / kTileK * kTileBytes;
         char* ds_tile = packed_ds + from / kTileK * kTileBytes;
-        probabilities(scores, dp, seen, key, masked, x.scale, lanes, p_tile, ds_tile, a_panel, ds_panels);
+        probabilities(scores, dp, seen, mask, x.scale, lanes, p_tile, ds_tile, a_panel, ds_panels);
         for (int64_t i = seen; i < tiles_of(group_seen, 32) * 32; ++i) {
           _mm512_store_si512(p_tile + i / 16 * a_panel + i % 16 * 64, _mm512_setzero_si512());
           _mm512_store_si512(ds_tile + i / 16 * a_panel + i % 16 * 64, _mm512_setzero_si512());

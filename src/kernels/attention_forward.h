@@ -26,28 +26,23 @@ struct AttentionForward : AttentionRows<Ops> {
     float* out;
   };
 
-  // One block of keys of one panel; scores [keys, kLanes] come in, their exponentials go out. Keys from
-  // `masked` on, and those before `clear`, may be hidden from some lanes: the first that a lane sees is its
-  // position less `reach`. A block that is hidden from a lane leaves its state as it is.
-  static void softmax_block(float* scores, int64_t keys, int64_t first_key, int64_t masked, int64_t clear,
-                            const float* position, float reach, int64_t dim, const State& state) {
+  // One block of keys of one panel; scores [keys, kLanes] come in, their exponentials go out. A block that is
+  // hidden from a lane leaves its state as it is.
+  static void softmax_block(float* scores, int64_t keys, const typename R::Mask& mask, int64_t dim,
+                            const State& state) {
     const V hidden = Ops::set1(-R::kInfinity);
-    V largest[2], position_v[2], oldest_v[2];
+    V largest[2];
     LIGNUM_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      largest[j] = Ops::load(state.largest + j * kWidth);
-      position_v[j] = Ops::load(position + j * kWidth);
-      oldest_v[j] = Ops::sub(position_v[j], Ops::set1(reach));
-    }
+    for (int j = 0; j < 2; ++j) largest[j] = Ops::load(state.largest + j * kWidth);
     for (int64_t i = 0; i < keys; ++i) {
-      const V key = Ops::set1(static_cast<float>(first_key + i));
       LIGNUM_UNROLL
       for (int j = 0; j < 2; ++j) {
         float* at = scores + i * kLanes + j * kWidth;
         V s = Ops::load(at);
-        if (i >= masked) s = Ops::if_ge(position_v[j], key, s, hidden);
-        if (i < clear) s = Ops::if_ge(key, oldest_v[j], s, hidden);
-        if (i >= masked || i < clear) Ops::store(at, s);
+        if (mask.may_hide(i)) {
+          s = R::if_seen(mask, i, j, s, hidden);
+          Ops::store(at, s);
+        }
         largest[j] = Ops::max(largest[j], s);
       }
     }
@@ -55,7 +50,7 @@ struct AttentionForward : AttentionRows<Ops> {
     LIGNUM_UNROLL
     for (int j = 0; j < 2; ++j) {
       // A lane that has seen no key yet: -inf less a finite number is -inf, and its exponential 0.
-      if (clear > 0) largest[j] = Ops::max(Ops::set1(-0x1.fffffep127f), largest[j]);
+      if (mask.may_hide_all()) largest[j] = Ops::max(Ops::set1(-0x1.fffffep127f), largest[j]);
       shrink[j] = exp_of<Ops>(Ops::sub(Ops::load(state.largest + j * kWidth), largest[j]));
       Ops::store(state.largest + j * kWidth, largest[j]);
       sum[j] = Ops::zero();
@@ -101,6 +96,7 @@ struct AttentionForward : AttentionRows<Ops> {
     float* scores = take(kAttentionBlock * kLanes);
     float* lane_rows = take(kLanes * R::padded_dim(dim));
     float* position = take(kLanes);
+    float* lane_ids = take(kLanes);
 
     for (int64_t p = 0; p < panels; ++p) {
       const int64_t count = P::smaller(kLanes, rows - p * kLanes);
@@ -113,31 +109,44 @@ struct AttentionForward : AttentionRows<Ops> {
 
     const int64_t end = x.causal ? (first + rows - 1) / head.group + 1 : x.seq;  // keys that some row sees
     const int64_t begin = R::first_seen(x, first / head.group) / kAttentionBlock * kAttentionBlock;
-    const float reach = static_cast<float>(x.window - 1);
+    const auto documents = R::documents_of_rows(x, head, call.segments, first, rows);
     for (int64_t key = begin; key < end; key += kAttentionBlock) {
       const int64_t keys = P::smaller(kAttentionBlock, end - key);
+      const auto block = R::documents(x, head, call.segments, key, keys);
+      if (block.apart_from(documents)) continue;
       const int64_t ld = x.kv_heads * dim;
       P::pack_a(static_cast<const T*>(call.k) + head.key(x, key), ld, true, keys, dim, packed_k);
       P::pack_a(static_cast<const T*>(call.v) + head.key(x, key), ld, false, dim, keys, packed_v);
       for (int64_t p = 0; p < panels; ++p) {
         const int64_t row = first + p * kLanes;
         const int64_t count = P::smaller(kLanes, rows - p * kLanes);
-        int64_t seen = keys, masked = keys;
+        const auto own = R::documents_of_rows(x, head, call.segments, row, count);
+        if (block.apart_from(own)) continue;
+        int64_t seen = keys;
+        typename R::Mask mask{.first_key = key,
+                              .masked = keys,
+                              .reach = static_cast<float>(x.window - 1),
+                              .position = position};
         if (x.causal) {
           seen = P::smaller(keys, (row + count - 1) / head.group + 1 - key);
           if (seen <= 0) continue;
-          masked = row / head.group + 1 - key;
+          mask.masked = row / head.group + 1 - key;
         }
         // Keys before it are hidden from the panel's last position; none of the block is seen if its first
         // hides all.
-        const int64_t clear = x.window > 0 ? R::first_seen(x, (row + count - 1) / head.group) - key : 0;
+        if (x.window > 0) mask.clear = R::first_seen(x, (row + count - 1) / head.group) - key;
         if (x.window > 0 && R::first_seen(x, row / head.group) >= key + keys) continue;
         R::positions(head, row, count, position);
+        if (!block.are_one_with(own)) {
+          R::lane_ids(x, head, call.segments, row, count, lane_ids);
+          mask.lane_ids = lane_ids;
+          mask.key_ids = call.segments + head.batch * x.seq + key;
+        }
         P::multiply(seen, kLanes, dim, packed_k, dim, queries + p * kLanes * dim,
                     {.c = scores, .ldc = kLanes});
         if (x.softcap > 0) R::cap(x.softcap, scores, seen * kLanes);
         const State state{largest + p * kLanes, sum + p * kLanes, sums + p * kLanes * dim};
-        softmax_block(scores, seen, key, masked, clear, position, reach, dim, state);
+        softmax_block(scores, seen, mask, dim, state);
         P::multiply(dim, kLanes, seen, packed_v, keys, scores,
                     {.add = state.out, .ld_add = kLanes, .c = state.out, .ldc = kLanes});
       }

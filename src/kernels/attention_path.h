@@ -20,6 +20,7 @@ struct AttentionCall {
   const void* v;
   void* out;
   float* lse;
+  const int32_t* segments;  // or null
 };
 
 struct AttentionGradCall {
@@ -36,6 +37,7 @@ struct AttentionGradCall {
   // [B, Hkv, rows]: lse, and the sum over d of dout * out.
   float* row_lse;
   float* row_delta;
+  const int32_t* segments;  // or null
 };
 
 struct AttentionPath {

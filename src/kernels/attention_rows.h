@@ -97,6 +97,59 @@ struct AttentionRows {
     }
   }
 
+  // The documents of some positions: the smallest of their numbers and the largest.
+  struct Documents {
+    int32_t least = 0, most = 0;
+    bool apart_from(const Documents& o) const { return most < o.least || o.most < least; }
+    bool are_one_with(const Documents& o) const { return least == o.most && most == o.least; }
+  };
+  // Of `count` positions from `first` on of the head's batch entry; all of document 0 where there are no
+  // segments.
+  static Documents documents(const Attention& x, const Head& head, const int32_t* segments, int64_t first,
+                             int64_t count) {
+    if (segments == nullptr) return {};
+    const int32_t* ids = segments + head.batch * x.seq + first;
+    Documents d{ids[0], ids[0]};
+    for (int64_t i = 1; i < count; ++i) {
+      d.least = ids[i] < d.least ? ids[i] : d.least;
+      d.most = ids[i] > d.most ? ids[i] : d.most;
+    }
+    return d;
+  }
+  // Of the positions of rows first .. first + count.
+  static Documents documents_of_rows(const Attention& x, const Head& head, const int32_t* segments,
+                                     int64_t first, int64_t count) {
+    const int64_t position = first / head.group;
+    return documents(x, head, segments, position, (first + count - 1) / head.group + 1 - position);
+  }
+
+  // What hides keys of a block from lanes of a panel: those from `masked` on may stand after a lane's
+  // position; those before `clear` may be too old, the oldest that a lane sees being its position less
+  // `reach`; and where numbers of documents are given, key i's must be the lane's.
+  struct Mask {
+    int64_t first_key = 0, masked = 0, clear = 0;
+    float reach = 0;
+    const float* position = nullptr;
+    const int32_t* key_ids = nullptr;
+    const float* lane_ids = nullptr;
+
+    bool may_hide(int64_t i) const { return i >= masked || i < clear || key_ids != nullptr; }
+    // Some lane may see no key of the block.
+    bool may_hide_all() const { return clear > 0 || key_ids != nullptr; }
+  };
+  // x where half j of the lanes sees key i of the block, else y.
+  LIGNUM_INLINE V if_seen(const Mask& m, int64_t i, int j, V x, V y) {
+    const V position = Ops::load(m.position + j * kWidth);
+    const V key = Ops::set1(static_cast<float>(m.first_key + i));
+    if (i >= m.masked) x = Ops::if_ge(position, key, x, y);
+    if (i < m.clear) x = Ops::if_ge(key, Ops::sub(position, Ops::set1(m.reach)), x, y);
+    if (m.key_ids != nullptr) {
+      const V lane = Ops::load(m.lane_ids + j * kWidth), id = Ops::set1(static_cast<float>(m.key_ids[i]));
+      x = Ops::if_ge(lane, id, Ops::if_ge(id, lane, x, y), y);
+    }
+    return x;
+  }
+
   // First position that a query at that one sees.
   LIGNUM_INLINE int64_t first_seen(const Attention& x, int64_t position) {
     return x.window > 0 ? larger(0, position - x.window + 1) : 0;
@@ -113,6 +166,15 @@ struct AttentionRows {
   static void positions(const Head& head, int64_t first, int64_t count, float* to) {
     for (int64_t l = 0; l < kLanes; ++l) {
       to[l] = static_cast<float>((first + P::smaller(l, count - 1)) / head.group);
+    }
+  }
+
+  // Numbers of their documents, likewise.
+  static void lane_ids(const Attention& x, const Head& head, const int32_t* segments, int64_t first,
+                       int64_t count, float* to) {
+    const int32_t* ids = segments + head.batch * x.seq;
+    for (int64_t l = 0; l < kLanes; ++l) {
+      to[l] = static_cast<float>(ids[(first + P::smaller(l, count - 1)) / head.group]);
     }
   }
 };

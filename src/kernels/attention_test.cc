@@ -38,6 +38,7 @@ std::string name(const Attention& x) {
 struct Case {
   Attention x;
   Buffer q, k, v, dout, out, lse, dq, dk, dv;
+  std::vector<int32_t> segments;  // empty: none
   explicit Case(const Attention& shape, int skew = 1)
       : x(shape),
         q(x.dtype, queries(), skew),
@@ -61,17 +62,31 @@ struct Case {
     return ((b * x.seq + s) * x.kv_heads + h / (x.heads / x.kv_heads)) * x.dim;
   }
 
+  bool sees(int64_t b, int64_t i, int64_t j) const {
+    if (x.causal && j > i) return false;
+    if (x.window > 0 && j <= i - x.window) return false;
+    return segments.empty() || segments[b * x.seq + i] == segments[b * x.seq + j];
+  }
+  // Documents of `length` positions; every other row of the batch starts inside one.
+  void cut(int64_t length) {
+    for (int64_t b = 0; b < x.batch; ++b)
+      for (int64_t i = 0; i < x.seq; ++i)
+        segments.push_back(static_cast<int32_t>((i + b % 2 * (length / 2)) / length));
+  }
+
   void forward(Choice choice, int threads = 1) {
     ASSERT_TRUE(attention_supported(x).ok()) << attention_supported(x).message();
     Workspace workspace(attention_workspace(x, threads));
     TestPool pool(threads);
-    attention(choice, x, q.data(), k.data(), v.data(), out.data(), lse.floats(), workspace.data(), pool);
+    attention(choice, x, q.data(), k.data(), v.data(), out.data(), lse.floats(), workspace.data(), pool,
+              segments.empty() ? nullptr : segments.data());
   }
   void backward(Choice choice, int threads = 1) {
     Workspace workspace(attention_grad_workspace(x, threads));
     TestPool pool(threads);
     attention_grad(choice, x, dout.data(), q.data(), k.data(), v.data(), out.data(), lse.floats(), dq.data(),
-                   dk.data(), dv.data(), workspace.data(), pool);
+                   dk.data(), dv.data(), workspace.data(), pool,
+                   segments.empty() ? nullptr : segments.data());
   }
 };
 
@@ -97,10 +112,12 @@ Reference reference(const Case& c) {
   for (int64_t b = 0; b < x.batch; ++b) {
     for (int64_t h = 0; h < x.heads; ++h) {
       for (int64_t i = 0; i < x.seq; ++i) {
-        const int64_t row = c.row(b, i, h), seen = x.causal ? i + 1 : x.seq;
-        const int64_t oldest = x.window > 0 ? std::max<int64_t>(0, i - x.window + 1) : 0;
+        const int64_t row = c.row(b, i, h);
+        std::vector<int64_t> seen;
+        for (int64_t j = 0; j < x.seq; ++j)
+          if (c.sees(b, i, j)) seen.push_back(j);
         double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-        for (int64_t j = oldest; j < seen; ++j) {
+        for (const int64_t j : seen) {
           double score = 0;
           for (int64_t d = 0; d < x.dim; ++d) score += q[row + d] * k[c.key(b, j, h) + d];
           p[j] = score * x.scale;
@@ -108,11 +125,11 @@ Reference reference(const Case& c) {
           slope[j] = x.softcap > 0 ? 1 - std::pow(p[j] / x.softcap, 2) : 1;
           largest = std::max(largest, p[j]);
         }
-        for (int64_t j = oldest; j < seen; ++j) sum += p[j] = std::exp(p[j] - largest);
+        for (const int64_t j : seen) sum += p[j] = std::exp(p[j] - largest);
         r.lse[(b * x.heads + h) * x.seq + i] = largest + std::log(sum);
         double delta = 0, delta_size = 0;
         for (int64_t d = 0; d < x.dim; ++d) {
-          for (int64_t j = oldest; j < seen; ++j) {
+          for (const int64_t j : seen) {
             const double term = p[j] / sum * v[c.key(b, j, h) + d];
             r.out[row + d] += term;
             r.out_size[row + d] += std::fabs(term);
@@ -120,7 +137,7 @@ Reference reference(const Case& c) {
           delta += dout[row + d] * r.out[row + d];
           delta_size += std::fabs(dout[row + d]) * r.out_size[row + d];
         }
-        for (int64_t j = oldest; j < seen; ++j) {
+        for (const int64_t j : seen) {
           const int64_t key = c.key(b, j, h);
           double dp = 0, dp_size = 0;
           for (int64_t d = 0; d < x.dim; ++d) {
@@ -219,10 +236,68 @@ TEST_P(AttentionOnIsa, AgreesWithDouble) {
   }
 }
 
+// Documents within blocks and over several, of one position, and numbers that come back later in the row.
+TEST_P(AttentionOnIsa, DocumentsAreApart) {
+  const auto check_all = [](Case& c, const std::string& what) {
+    SCOPED_TRACE(name(c.x) + " " + what);
+    c.forward(GetParam());
+    const Reference want = reference(c);
+    check("out", GetParam(), c, c.out, want.out, want.out_size, false);
+    c.backward(GetParam());
+    check("dq", GetParam(), c, c.dq, want.dq, want.dq_size, true);
+    check("dk", GetParam(), c, c.dk, want.dk, want.dk_size, true);
+    check("dv", GetParam(), c, c.dv, want.dv, want.dv_size, false);
+  };
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t length : {1, 7, 150, 300}) {
+      Case c(make(2, 310, 2, 1, 8, dtype, length != 150));
+      c.cut(length);
+      check_all(c, "documents of " + std::to_string(length));
+    }
+    Case back(make(1, 370, 3, 1, 8, dtype, true)), window(make(1, 300, 2, 2, 8, dtype, true, 40, 4.0f));
+    for (int32_t i = 0; i < 370; ++i) back.segments.push_back(i / 50 % 3 * (1 << 23));
+    window.cut(90);
+    check_all(back, "numbers that come back");
+    check_all(window, "documents of 90");
+  }
+}
+
+// What another document holds changes no bit.
+TEST_P(AttentionOnIsa, BitsDoNotDependOnOtherDocuments) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    Case c(make(1, 300, 2, 1, 16, dtype, true));
+    c.cut(250);
+    c.forward(GetParam());
+    c.backward(GetParam());
+    const auto second = [&](const Buffer& all, int64_t heads) {
+      std::vector<double> values;
+      for (int64_t i = 250 * heads * 16; i < all.count(); ++i) values.push_back(all.at(i));
+      return values;
+    };
+    const auto out = second(c.out, 2), dq = second(c.dq, 2), dk = second(c.dk, 1), dv = second(c.dv, 1);
+    for (const int64_t edited : {0, 120, 230}) {
+      for (int64_t d = 0; d < 16; ++d) {
+        c.k.set(c.key(0, edited, 0) + d, 7.0 + static_cast<double>(d));
+        c.v.set(c.key(0, edited, 0) + d, -9.0);
+      }
+      c.q.set(c.row(0, edited, 1), 11.0);
+      c.dout.set(c.row(0, edited, 0), -8.0);
+    }
+    c.forward(GetParam());
+    c.backward(GetParam());
+    EXPECT_EQ(second(c.out, 2), out);
+    EXPECT_EQ(second(c.dq, 2), dq);
+    EXPECT_EQ(second(c.dk, 1), dk);
+    EXPECT_EQ(second(c.dv, 1), dv);
+  }
+}
+
 TEST_P(AttentionOnIsa, BitsDoNotDependOnThreads) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     const Attention x = make(2, 250, 4, 2, 16, dtype, true);
     Case one(x), many(x, 3);
+    one.cut(60);
+    many.cut(60);
     one.forward(GetParam());
     one.backward(GetParam());
     many.forward(GetParam(), 5);
@@ -341,6 +416,10 @@ TEST(Attention, RefusesWhatItCannotDo) {
             std::string::npos);
   EXPECT_EQ(attention_supported(make(1, 4, 2, 2, 8, DType::i32, true)).code(), Code::user_error);
   EXPECT_EQ(attention_supported(make(1, -1, 2, 2, 8, DType::f32, true)).code(), Code::user_error);
+  const std::vector<int32_t> segments = {0, 1 << 24, 1, (1 << 24) + 1};
+  EXPECT_TRUE(segments_supported(make(1, 3, 2, 2, 8, DType::f32, true), segments.data()).ok());
+  EXPECT_EQ(segments_supported(make(2, 2, 2, 2, 8, DType::f32, true), segments.data()).message(),
+            "attention: row 1, position 1: segment is 16777217; 0 to 2^24 is allowed");
 }
 
 }  // namespace

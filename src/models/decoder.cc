@@ -124,6 +124,7 @@ struct Text {
   Value positions;
   int64_t length = 0;  // of the whole text, which some models' rotary frequencies depend on
   Value start, count;
+  std::optional<Value> segments;
 };
 struct Cache {
   Value key, value;
@@ -188,7 +189,12 @@ class Layer {
     if (cache == nullptr) {
       at("self_attention/attention_op", "context");
       attrs.set("causal", true);
-      return b_.add_all("attention", {q, k, v}, std::move(attrs))[0];
+      std::vector<Value> inputs = {q, k, v};
+      if (text.segments) {
+        inputs.push_back(*text.segments);
+        attrs.set("segmented", true);
+      }
+      return b_.add_all("attention", std::move(inputs), std::move(attrs))[0];
     }
     at("self_attention/cache");
     cache->key = b_.add("cache_write", {cache->key, k, text.start, text.count});
@@ -296,7 +302,8 @@ Value layers(ir::Graph& g, const ModelConfig& m, const LayerRange& range, const 
     const Value key = slice("cache.key", member, c.key);
     inner_caches.push_back({key, slice("cache.value", member, c.value)});
   }
-  Text inner_text{whole("positions", text.positions), text.length, {}, {}};
+  Text inner_text{whole("positions", text.positions), text.length, {}, {}, {}};
+  if (text.segments) inner_text.segments = whole("segments", *text.segments);
   if (caches != nullptr) {
     inner_text.start = whole("start", text.start);
     inner_text.count = whole("count", text.count);
@@ -400,7 +407,8 @@ ir::Graph forward(const ModelConfig& m, const Shape& shape, Head head) {
   b.tag.path = "token_embedder";
   const Value table_operand = b.convert(params.top.at("embed"), shape.dtype);
   Value x = embedding(b, m, table_operand, ids);
-  const Text text{positions, shape.sequence, {}, {}};
+  Text text{positions, shape.sequence, {}, {}, {}};
+  if (shape.segmented) text.segments = batch_param("segments");
   for (size_t r = 0; r < params.ranges.size(); ++r)
     x = layers(g, m, params.ranges[r], params.stacks[r], x, text, shape.dtype);
 
@@ -452,7 +460,7 @@ ir::Graph generation_step(const ModelConfig& m, const GenerationShape& shape) {
   const Value positions = b.elementwise("add", {b.broadcast(start, grid, {0}), indices(grid, 1)});
 
   Value x = embedding(b, m, params.top.at("embed"), ids);
-  const Text text{positions, shape.capacity, start, count};
+  const Text text{positions, shape.capacity, start, count, {}};
   for (size_t r = 0; r < params.ranges.size(); ++r)
     x = layers(g, m, params.ranges[r], params.stacks[r], x, text, shape.dtype, &caches[r]);
 

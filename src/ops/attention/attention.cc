@@ -1,7 +1,9 @@
 // attention: softmax attention with grouped queries.
-//   q [B, S, H, D], k and v [B, S, Hkv, D], f32 or bf16 -> out like q, lse f32 [B, H, S]
+//   q [B, S, H, D], k and v [B, S, Hkv, D], f32 or bf16, and if segmented, segments i32 [B, S]
+//   -> out like q, lse f32 [B, H, S]
 //   attributes: scale; causal: a query sees keys up to its own position; window w, if any: the last w of
-//   them; softcap c, if any: scores are c tanh(scaled score / c)
+//   them; softcap c, if any: scores are c tanh(scaled score / c); segmented: a row holds several documents,
+//   segments is the number of each position's, 0 to 2^24, and a query sees keys of its own document only
 // out[i] = sum_j p[i, j] v[j], p[i, :] = softmax_j(scale q[i] . k[j]); lse[i] = log(sum_j exp(scale q[i] .
 // k[j])), for the gradient. Query head h reads head h / (H / Hkv) of k and v. Arithmetic in f32.
 #include <algorithm>
@@ -19,22 +21,27 @@ struct AttentionOp {
   static constexpr std::string_view kName = "attention";
 
   static Result<Types> infer(std::span<const Type> in, const Attrs& attrs) {
-    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, 3));
+    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, is_segmented(attrs) ? 4 : 3));
     LIGNUM_RETURN_IF_ERROR(check_attention(in[0], in[1], in[2], attrs));
+    LIGNUM_RETURN_IF_ERROR(check_segments(in, 3, in[0], attrs));
     return Types{in[0], lse_type(in[0])};
   }
 
   static Gradients grad(const GradCall& c) {
     if (c.cotangents[1]) return gradient_by_decomposition(get_op(kName), c);
-    const Values g = c.build.add_all(
-        "attention_grad", {c.cotangent(0), c.inputs[0], c.inputs[1], c.inputs[2], c.outputs[0], c.outputs[1]},
-        c.site.attrs);
-    return {g[0], g[1], g[2]};
+    Values in = {c.cotangent(0), c.inputs[0], c.inputs[1], c.inputs[2], c.outputs[0], c.outputs[1]};
+    in.insert(in.end(), c.inputs.begin() + 3, c.inputs.end());
+    const Values g = c.build.add_all("attention_grad", std::move(in), c.site.attrs);
+    Gradients out = {g[0], g[1], g[2]};
+    out.resize(c.inputs.size());
+    return out;
   }
 
   static ShardRule partition(const Site& s) {
     const auto f = attention_factors(s.in[0], s.in[1]);
-    return {.in = {f.q, f.kv, f.kv}, .out = {f.q, f.lse}};
+    ShardRule rule{.in = {f.q, f.kv, f.kv}, .out = {f.q, f.lse}};
+    if (is_segmented(s.attrs)) rule.in.push_back({0, -1});
+    return rule;
   }
 
   static Cost cost(const Site& s) {
@@ -52,7 +59,9 @@ struct AttentionOp {
   static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
     const auto a = shape_of(s);
     Arith m(b);
-    const Value scores = attention_scores(b, grouped(b, in[0], a), in[1], s.attrs, a);  // [B, Hkv, S, G, S]
+    const std::optional<Value> segments = in.size() > 3 ? std::optional(in[3]) : std::nullopt;
+    const Value scores =
+        attention_scores(b, grouped(b, in[0], a), in[1], segments, s.attrs, a);  // [B, Hkv, S, G, S]
     const Dims dims = b.type(scores).dims;
     const Value largest = m.max_last(scores);
     const Value e = m.exp(m.sub(scores, m.over_row(largest, dims)));
@@ -69,14 +78,15 @@ struct AttentionOp {
     const auto row = [&](const RefTensor& t, int64_t batch, int64_t i, int64_t head) {
       return t.data.data() + ((batch * a.seq + i) * t.dims[2] + head) * a.dim;
     };
+    const RefTensor* segments = c.in.size() > 3 ? c.in[3] : nullptr;
     for (int64_t batch = 0; batch < a.batch; ++batch)
       for (int64_t head = 0; head < a.heads; ++head)
         for (int64_t i = 0; i < a.seq; ++i) {
           const int64_t kv = head / (a.heads / a.kv_heads);
           const double* q = row(*c.in[0], batch, i, head);
           std::vector<double> p;
-          const Seen seen = seen_by(a, i);
-          for (int64_t j = seen.begin; j < seen.end; ++j) {
+          const std::vector<int64_t> seen = seen_by(a, segments, batch, i);
+          for (const int64_t j : seen) {
             const double* k = row(*c.in[1], batch, j, kv);
             double score = 0;
             for (int64_t d = 0; d < a.dim; ++d) score += q[d] * k[d];
@@ -87,7 +97,7 @@ struct AttentionOp {
           for (double& x : p) sum += x = std::exp(x - largest);
           double* out = const_cast<double*>(row(c.out[0], batch, i, head));
           for (size_t j = 0; j < p.size(); ++j) {
-            const double* v = row(*c.in[2], batch, seen.begin + static_cast<int64_t>(j), kv);
+            const double* v = row(*c.in[2], batch, seen[j], kv);
             for (int64_t d = 0; d < a.dim; ++d) out[d] += p[j] / sum * v[d];
           }
           c.out[1].data[static_cast<size_t>((batch * a.heads + head) * a.seq + i)] = largest + std::log(sum);
@@ -101,8 +111,10 @@ struct AttentionOp {
   static Status cpu(const CpuCall& c) {
     const auto a = shape_of(c.site);
     LIGNUM_RETURN_IF_ERROR(kernels::attention_supported(a));
+    const int32_t* segments = is_segmented(c.site.attrs) ? data_in<int32_t>(c, 3) : nullptr;
+    if (segments != nullptr) LIGNUM_RETURN_IF_ERROR(kernels::segments_supported(a, segments));
     kernels::attention(c.choice, a, c.in[0], c.in[1], c.in[2], c.out[0], data_out<float>(c, 1), c.workspace,
-                       c.parallel);
+                       c.parallel, segments);
     return {};
   }
 
@@ -118,6 +130,9 @@ struct AttentionOp {
       return attention_case(std::move(name),
                             {batch, seq, heads, kv_heads, dim, dtype, 1, causal, window, softcap}, bench);
     };
+    const auto segmented = [](std::string name, const kernels::Attention& a) {
+      return with_segments(attention_case(std::move(name), a), a);
+    };
     return {
         make("one_row", 1, 1, 1, 1, 8, f32),
         make("odd", 2, 7, 3, 3, 5, f32),
@@ -132,6 +147,11 @@ struct AttentionOp {
         make("window_of_all", 1, 5, 1, 1, 4, f32, true, false, 7),
         make("softcap", 1, 9, 4, 2, 8, f32, true, false, 0, 0.5f),
         make("window_softcap_bf16", 1, 9, 4, 2, 16, bf16, true, false, 5, 2.0f),
+        segmented("segments", {2, 11, 4, 2, 8, f32}),
+        segmented("segments_all_pairs", {1, 9, 2, 1, 8, f32, 1, false}),
+        segmented("segments_two_blocks", {1, 229, 1, 1, 3, f32}),
+        segmented("segments_window_softcap", {1, 11, 2, 2, 8, f32, 1, true, 4, 0.5f}),
+        segmented("segments_bf16", {2, 9, 4, 2, 16, bf16}),
         make("bench", 1, 2048, 32, 8, 128, bf16, true, true),
     };
   }

@@ -28,6 +28,16 @@ Status check_attention(const Type& q, const Type& k, const Type& v, const Attrs&
   return {};
 }
 
+bool is_segmented(const Attrs& attrs) { return attrs.get_or<bool>("segmented", false); }
+
+Status check_segments(std::span<const Type> in, size_t without, const Type& q, const Attrs& attrs) {
+  if (attrs.all().contains("segmented")) LIGNUM_RETURN_IF_ERROR(bool_attr(attrs, "segmented").status());
+  if (!is_segmented(attrs)) return expect_inputs(in, without);
+  LIGNUM_RETURN_IF_ERROR(expect_inputs(in, without + 1));
+  LIGNUM_RETURN_IF_ERROR(expect_dtype(in.back(), "segments", {DType::i32}));
+  return expect_dims(in.back(), "segments", {q.dims[0], q.dims[1]}, "the first two dims of q");
+}
+
 kernels::Attention attention_shape(const Type& q, const Type& k, const Attrs& attrs) {
   return {.batch = q.dims[0],
           .seq = q.dims[1],
@@ -59,25 +69,39 @@ double attention_pairs(const kernels::Attention& a) {
   return static_cast<double>(a.batch * a.heads) * each;
 }
 
-Seen seen_by(const kernels::Attention& a, int64_t i) {
-  return {a.window > 0 ? std::max<int64_t>(0, i - a.window + 1) : 0, a.causal ? i + 1 : a.seq};
+std::vector<int64_t> seen_by(const kernels::Attention& a, const RefTensor* segments, int64_t batch,
+                             int64_t i) {
+  const auto document = [&](int64_t at) { return segments->data[static_cast<size_t>(batch * a.seq + at)]; };
+  std::vector<int64_t> seen;
+  for (int64_t j = a.window > 0 ? std::max<int64_t>(0, i - a.window + 1) : 0; j < (a.causal ? i + 1 : a.seq);
+       ++j) {
+    if (segments == nullptr || document(i) == document(j)) seen.push_back(j);
+  }
+  return seen;
 }
 
 Value grouped(Builder& b, Value q, const kernels::Attention& a) {
   return b.reshape(q, {a.batch, a.seq, a.kv_heads, a.heads / a.kv_heads, a.dim});
 }
 
-Value attention_scores(Builder& b, Value grouped_q, Value k, const Attrs& attrs,
-                       const kernels::Attention& a) {
+Value attention_scores(Builder& b, Value grouped_q, Value k, std::optional<Value> segments,
+                       const Attrs& attrs, const kernels::Attention& a) {
   Arith m(b);
   Value scores = m.mul(m.matmul(grouped_q, k, {4}, {3}, {0, 2}, {0, 2}), attrs.get<double>("scale"));
   if (const double cap = attrs.get_or<double>("softcap", 0.0); cap > 0)
     scores = m.mul(b.elementwise("tanh", {m.mul(scores, 1 / cap)}), cap);
-  if (!a.causal) return scores;
-  const Dims& dims = b.type(scores).dims;
+  if (!a.causal && !segments) return scores;
+  const Dims dims = b.type(scores).dims;
   // Finite, so that no difference of two of them is a NaN; exp() of it is 0 beside any real score.
   constexpr double kMasked = -1e30;
-  const Value query = m.iota(dims, 2), key = m.iota(dims, 4), masked = m.like(scores, kMasked);
+  const Value masked = m.like(scores, kMasked);
+  if (segments) {
+    const Value of_query = b.broadcast(*segments, dims, {0, 2}),
+                of_key = b.broadcast(*segments, dims, {0, 4});
+    scores = m.select(m.compare("eq", of_query, of_key), scores, masked);
+  }
+  if (!a.causal) return scores;
+  const Value query = m.iota(dims, 2), key = m.iota(dims, 4);
   scores = m.select(m.compare("ge", query, key), scores, masked);
   if (a.window == 0 || a.window >= a.seq) return scores;
   const Value oldest = m.sub(query, m.like(query, static_cast<double>(a.window - 1)));
@@ -94,6 +118,12 @@ Case attention_case(std::string name, const kernels::Attention& a, bool bench) {
           std::move(attrs),
           1,
           bench};
+}
+
+Case with_segments(Case c, const kernels::Attention& a) {
+  c.in.push_back(tensor(DType::i32, {a.batch, a.seq}, Fill::position, 3));
+  c.attrs.set("segmented", true);
+  return c;
 }
 
 }  // namespace lignum::ops

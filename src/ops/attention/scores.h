@@ -8,6 +8,10 @@ namespace lignum::ops {
 
 // q [B, S, H, D], k and v [B, S, Hkv, D]: type errors of the three, and of the attributes.
 Status check_attention(const Type& q, const Type& k, const Type& v, const Attrs& attrs);
+// With attribute segmented the last input is `segments`, i32 [B, S]: the number of each position's document.
+// `without`: how many inputs there are else. An error where they are not as many, or it is of another type.
+bool is_segmented(const Attrs& attrs);
+Status check_segments(std::span<const Type> in, size_t without, const Type& q, const Attrs& attrs);
 
 kernels::Attention attention_shape(const Type& q, const Type& k, const Attrs& attrs);
 
@@ -21,21 +25,21 @@ struct AttentionFactors {
 };
 AttentionFactors attention_factors(const Type& q, const Type& k);
 
-// Pairs of query and key that a mask leaves.
+// Pairs of query and key that the causal mask and the window leave; documents are not known before the run.
 double attention_pairs(const kernels::Attention&);
 
 // Queries by group of heads: [B, S, H, D] as [B, S, Hkv, H / Hkv, D].
 Value grouped(Builder&, Value q, const kernels::Attention&);
-// First position that query i sees, and one past the last.
-struct Seen {
-  int64_t begin, end;
-};
-Seen seen_by(const kernels::Attention&, int64_t i);
+// The positions that query i of a row of the batch sees, ascending; segments: the input's values, or null.
+std::vector<int64_t> seen_by(const kernels::Attention&, const RefTensor* segments, int64_t batch, int64_t i);
 
 // scale q . k of grouped queries in f32, soft-capped, [B, Hkv, S, H / Hkv, S]; a large negative number where
 // masked.
-Value attention_scores(Builder&, Value grouped_q, Value k, const Attrs& attrs, const kernels::Attention&);
+Value attention_scores(Builder&, Value grouped_q, Value k, std::optional<Value> segments, const Attrs& attrs,
+                       const kernels::Attention&);
 
-Case attention_case(std::string name, const kernels::Attention&, bool bench = false);  // q, k, v
+// q, k, v. with_segments makes a case segmented: its last input, of three documents' numbers in any order.
+Case attention_case(std::string name, const kernels::Attention&, bool bench = false);
+Case with_segments(Case, const kernels::Attention&);
 
 }  // namespace lignum::ops

@@ -1,8 +1,8 @@
 // attention_grad: the gradients of attention's q, k and v from its inputs and results.
-//   dout, q, k, v, out, lse -> dq like q, dk like k, dv like v
+//   dout, q, k, v, out, lse, and if segmented, segments -> dq like q, dk like k, dv like v
 // With p = exp(scale q . k - lse), dp = dout . v, delta[i] = dout[i] . out[i]:
-//   dv = p^T dout, ds = p (dp - delta) scale, dq = ds k, dk = ds^T q. Arithmetic in f32. Window and softcap
-//   as in attention; a soft cap's slope is 1 - (capped score / cap)^2.
+//   dv = p^T dout, ds = p (dp - delta) scale, dq = ds k, dk = ds^T q. Arithmetic in f32. Window,
+//   softcap and segments as in attention; a soft cap's slope is 1 - (capped score / cap)^2.
 #include <cmath>
 
 #include "ops/attention/scores.h"
@@ -16,8 +16,9 @@ struct AttentionGrad {
   static constexpr std::string_view kName = "attention_grad";
 
   static Result<Types> infer(std::span<const Type> in, const Attrs& attrs) {
-    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, 6));
+    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, is_segmented(attrs) ? 7 : 6));
     LIGNUM_RETURN_IF_ERROR(check_attention(in[1], in[2], in[3], attrs));
+    LIGNUM_RETURN_IF_ERROR(check_segments(in, 6, in[1], attrs));
     LIGNUM_RETURN_IF_ERROR(expect_like(in[0], "dout", in[1], "q"));
     LIGNUM_RETURN_IF_ERROR(expect_like(in[4], "out", in[1], "q"));
     LIGNUM_RETURN_IF_ERROR(expect_dtype(in[5], "lse", {DType::f32}));
@@ -29,7 +30,9 @@ struct AttentionGrad {
 
   static ShardRule partition(const Site& s) {
     const auto f = attention_factors(s.in[1], s.in[2]);
-    return {.in = {f.q, f.q, f.kv, f.kv, f.q, f.lse}, .out = {f.q, f.kv, f.kv}};
+    ShardRule rule{.in = {f.q, f.q, f.kv, f.kv, f.q, f.lse}, .out = {f.q, f.kv, f.kv}};
+    if (is_segmented(s.attrs)) rule.in.push_back({0, -1});
+    return rule;
   }
 
   static Cost cost(const Site& s) {
@@ -49,7 +52,8 @@ struct AttentionGrad {
     const int64_t group = a.heads / a.kv_heads;
     Arith m(b);
     const Value dout = grouped(b, in[0], a), q = grouped(b, in[1], a), k = in[2], v = in[3];
-    const Value scores = attention_scores(b, q, k, s.attrs, a);  // [B, Hkv, S, G, S]
+    const std::optional<Value> segments = in.size() > 6 ? std::optional(in[6]) : std::nullopt;
+    const Value scores = attention_scores(b, q, k, segments, s.attrs, a);  // [B, Hkv, S, G, S]
     const Dims dims = b.type(scores).dims;
     const Value lse =
         b.transpose(b.reshape(in[5], {a.batch, a.kv_heads, group, a.seq}), {0, 1, 3, 2});  // [B, Hkv, S, G]
@@ -83,6 +87,7 @@ struct AttentionGrad {
     const auto accumulate = [&](double* y, double factor, const double* x) {
       for (int64_t d = 0; d < a.dim; ++d) y[d] += factor * x[d];
     };
+    const RefTensor* segments = c.in.size() > 6 ? c.in[6] : nullptr;
     for (int64_t batch = 0; batch < a.batch; ++batch)
       for (int64_t head = 0; head < a.heads; ++head)
         for (int64_t i = 0; i < a.seq; ++i) {
@@ -91,8 +96,7 @@ struct AttentionGrad {
           const double* q = row(*c.in[1], batch, i, head);
           const double lse = c.in[5]->data[static_cast<size_t>((batch * a.heads + head) * a.seq + i)];
           const double delta = dot(dout, row(*c.in[4], batch, i, head));
-          const Seen seen = seen_by(a, i);
-          for (int64_t j = seen.begin; j < seen.end; ++j) {
+          for (const int64_t j : seen_by(a, segments, batch, i)) {
             const double* k = row(*c.in[2], batch, j, kv);
             const double y = cap > 0 ? std::tanh(scale * dot(q, k) / cap) : 0;
             const double p = std::exp((cap > 0 ? cap * y : scale * dot(q, k)) - lse);
@@ -111,8 +115,10 @@ struct AttentionGrad {
   static Status cpu(const CpuCall& c) {
     const auto a = grad_shape_of(c.site);
     LIGNUM_RETURN_IF_ERROR(kernels::attention_supported(a));
+    const int32_t* segments = is_segmented(c.site.attrs) ? data_in<int32_t>(c, 6) : nullptr;
+    if (segments != nullptr) LIGNUM_RETURN_IF_ERROR(kernels::segments_supported(a, segments));
     kernels::attention_grad(c.choice, a, c.in[0], c.in[1], c.in[2], c.in[3], c.in[4], data_in<float>(c, 5),
-                            c.out[0], c.out[1], c.out[2], c.workspace, c.parallel);
+                            c.out[0], c.out[1], c.out[2], c.workspace, c.parallel, segments);
     return {};
   }
 
@@ -122,17 +128,23 @@ struct AttentionGrad {
 
   static std::vector<Case> cases() {
     constexpr DType f32 = DType::f32, bf16 = DType::bf16;
-    const auto make = [](std::string name, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
-                         int64_t dim, DType dtype, bool causal = true, bool bench = false, int64_t window = 0,
-                         float softcap = 0) {
-      Case c = attention_case(std::move(name),
-                              {batch, seq, heads, kv_heads, dim, dtype, 1, causal, window, softcap}, bench);
+    const auto make_case = [](std::string name, const kernels::Attention& a, bool bench = false) {
+      Case c = attention_case(std::move(name), a, bench);
       const Type q = c.in[0].type;
-      c.in.insert(c.in.begin(), tensor(dtype, q.dims));
-      c.in.push_back(tensor(dtype, q.dims));
+      c.in.insert(c.in.begin(), tensor(a.dtype, q.dims));
+      c.in.push_back(tensor(a.dtype, q.dims));
       // Not the lse of q and k: the op is a function of six free inputs. Positive keeps p small.
       c.in.push_back(tensor(DType::f32, lse_type(q).dims, Fill::positive));
       return c;
+    };
+    const auto make = [&](std::string name, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
+                          int64_t dim, DType dtype, bool causal = true, bool bench = false,
+                          int64_t window = 0, float softcap = 0) {
+      return make_case(std::move(name), {batch, seq, heads, kv_heads, dim, dtype, 1, causal, window, softcap},
+                       bench);
+    };
+    const auto segmented = [&](std::string name, const kernels::Attention& a) {
+      return with_segments(make_case(std::move(name), a), a);
     };
     return {
         make("one_row", 1, 1, 1, 1, 8, f32),
@@ -148,6 +160,11 @@ struct AttentionGrad {
         make("window_of_all", 1, 5, 1, 1, 4, f32, true, false, 7),
         make("softcap", 1, 9, 4, 2, 8, f32, true, false, 0, 0.5f),
         make("window_softcap_bf16", 1, 9, 4, 2, 16, bf16, true, false, 5, 2.0f),
+        segmented("segments", {2, 11, 4, 2, 8, f32}),
+        segmented("segments_all_pairs", {1, 9, 2, 1, 8, f32, 1, false}),
+        segmented("segments_two_blocks", {1, 229, 1, 1, 3, f32}),
+        segmented("segments_window_softcap", {1, 11, 2, 2, 8, f32, 1, true, 4, 0.5f}),
+        segmented("segments_bf16", {2, 9, 4, 2, 16, bf16}),
         make("bench", 1, 2048, 32, 8, 128, bf16, true, true),
     };
   }
