@@ -97,11 +97,11 @@ struct BatchesArguments {
 Status inspect_batches(const BatchesArguments& a) {
   LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
   LIGNUM_ASSIGN_OR_RETURN(const train::Setup setup, train::make_setup(config, nullptr));
-  LIGNUM_ASSIGN_OR_RETURN(const train::TrainData data,
-                          train::TrainData::open(config, setup.model.vocab_size, setup.batch));
+  LIGNUM_ASSIGN_OR_RETURN(const train::TrainData data, train::TrainData::open(config, setup.model.vocab_size,
+                                                                              setup.batch, setup.tokenizer));
   const int64_t steps = config.integer("steps");
   LIGNUM_RETURN_IF_ERROR(train::export_batches(data, steps, a.output));
-  const std::string rows = data.rows().fingerprint();
+  const std::string rows = data.fingerprint();
   if (a.json) {
     print_json({{"file", a.output},
                 {"steps", steps},

@@ -72,6 +72,19 @@ std::vector<Row> maxtext_rows() {
       text("tokenizer_type", "huggingface: a tokenizer.json; bytes: none, a token is a byte")
           .of({"huggingface", "bytes"})
           .ours("huggingface"),
+      boolean("packing", "rows hold several documents, which attention, positions and loss keep apart")
+          .ours("false"),
+      text("grain_packing_type",
+           "first_fit: each document, or piece of a long one, into the first row with room for it; "
+           "concat_then_split: one after the other, cut at each row's end")
+          .of({"first_fit", "concat_then_split"}),
+      list("train_data_columns", "the field of the text in JSON lines of train_files"),
+      list("eval_data_columns", "likewise of eval_files"),
+      integer("num_epoch", 1, 1e9, "how often the data is read before it ends; see end_of_data"),
+      integer("grain_worker_count", 0, 64,
+              "threads of a rank that prepare batches ahead of the step; 0: the rank's own, in the step. The "
+              "order of rows does not depend on it")
+          .ours("0"),
       boolean("enable_data_shuffling", "a new order of the rows each epoch"),
       integer("data_shuffle_seed", 0, kMaxSeed, "seed of that order, and of synthetic tokens"),
       integer("init_weights_seed", 0, kMaxSeed, "seed of the initial weights"),
@@ -130,8 +143,23 @@ std::vector<Row> maxtext_rows() {
 std::vector<Row> own_rows() {
   return {
       text("model_path", "a Hugging Face folder: config.json and safetensors").ours(""),
-      list("train_files", "text files or globs that are trained on, with dataset_type=text").ours("[]"),
-      list("eval_files", "held-out files or globs").ours("[]"),
+      list("train_files",
+           "files or globs that are trained on, with dataset_type=text: text, .jsonl, or token ids as .npy, "
+           ".bin (llm.c, nanoGPT) or .docs")
+          .ours("[]"),
+      list("train_weights",
+           "parts of the rows that each entry of train_files gives; []: all files are one source")
+          .ours("[]"),
+      list("eval_files", "held-out files or globs; NAME=FILE: of a set with that name").ours("[]"),
+      integer("document_separator", 0, kMaxDim, "the id that ends a document in .npy and .bin; -1: none")
+          .or_minus_one()
+          .ours("-1"),
+      text("end_of_data",
+           "after num_epoch epochs (of a mixture: of the source that is used up first): repeat: go on; stop: "
+           "end "
+           "the run; error: refuse a run of more steps")
+          .of({"repeat", "stop", "error"})
+          .ours("repeat"),
       integer("ranks", 1, 65536, "ranks of a native run; -1: what the mesh asks for")
           .or_minus_one()
           .ours("-1"),

@@ -340,6 +340,13 @@ std::byte* Executor::param(std::string_view name) {
   LIGNUM_CHECK(false, "the step has no param {}", name);
 }
 
+bool Executor::has_param(std::string_view name) const {
+  const Graph& g = *impl_->top->graph;
+  for (int64_t i = 0; i < static_cast<int64_t>(g.params().size()); ++i)
+    if (g.param_name(i) == name) return true;
+  return false;
+}
+
 const std::byte* Executor::output(std::string_view name) const {
   const Graph& g = *impl_->top->graph;
   for (int64_t i = 0; i < static_cast<int64_t>(g.outputs().size()); ++i)

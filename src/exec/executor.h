@@ -54,6 +54,7 @@ class Executor {
   const std::byte* output(int64_t i) const;
   // By name; aborts when the step has none.
   std::byte* param(std::string_view name);
+  bool has_param(std::string_view name) const;
   const std::byte* output(std::string_view name) const;
 
   // Runs the step once. An op's error (a token outside the vocabulary) or a failed collective ends it; the

@@ -42,6 +42,7 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   o.shape.batch = c.rows_per_device() * ranks;
   o.shape.sequence = c.integer("max_target_length");
   o.shape.dtype = c.text("dtype") == "bfloat16" ? DType::bf16 : DType::f32;
+  o.shape.segmented = c.boolean("packing") && c.text("dataset_type") != "synthetic";
   o.accumulation = c.integer("gradient_accumulation_steps");
   o.vocab_tiling = c.integer("num_vocab_tiling");
   if (c.text("fuse") == "off") o.disabled.insert("fuse");

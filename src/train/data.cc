@@ -3,17 +3,16 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <bit>
 #include <filesystem>
-#include <limits>
-#include <numeric>
 #include <set>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "base/rng.h"
 #include "base/safetensors.h"
 #include "base/text.h"
+#include "train/packing.h"
 
 namespace lignum::train {
 namespace {
@@ -35,14 +34,15 @@ class SyntheticRows final : public Rows {
 
   int64_t count() const override { return count_; }
   int64_t seq() const override { return seq_; }
-  void read(int64_t i, int32_t* ids, int32_t* labels) const override {
+  void read(int64_t i, const RowBuffers& row) const override {
     LIGNUM_CHECK(i >= 0 && i < count_, "row {} of {}", i, count_);
     int32_t token = at(i, 0);
     for (int64_t t = 0; t < seq_; ++t) {
-      ids[t] = token;
+      row.ids[t] = token;
       token = at(i, t + 1);
-      labels[t] = token;
+      row.labels[t] = token;
     }
+    one_document(seq_, row);
   }
   std::string fingerprint() const override {
     return fmt::format("synthetic seed={} vocab={} rows={} seq={}", seed_, vocab_size_, count_, seq_);
@@ -73,35 +73,23 @@ class TextRows final : public Rows {
 
   int64_t count() const override { return count_; }
   int64_t seq() const override { return seq_; }
-  void read(int64_t i, int32_t* ids, int32_t* labels) const override {
+  void read(int64_t i, const RowBuffers& row) const override {
     LIGNUM_CHECK(i >= 0 && i < count_, "row {} of {}", i, count_);
     const auto end = std::upper_bound(ends_.begin(), ends_.end(), i);
     const int64_t first = end == ends_.begin() ? 0 : *(end - 1);
     const auto* window = tokens(files_[static_cast<size_t>(end - ends_.begin())]).data() + (i - first) * seq_;
     for (int64_t t = 0; t < seq_; ++t) {
-      ids[t] = static_cast<int32_t>(window[t]);
-      labels[t] = static_cast<int32_t>(window[t + 1]);
+      row.ids[t] = static_cast<int32_t>(window[t]);
+      row.labels[t] = static_cast<int32_t>(window[t + 1]);
     }
+    one_document(seq_, row);
   }
 
-  // Sizes and a sample of the tokens: at most 64 blocks of 4 KiB a file, so that a large corpus is not read
-  // twice.
   std::string fingerprint() const override {
-    uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-    const auto mix = [&](std::byte b) { hash = (hash ^ std::to_integer<uint64_t>(b)) * 0x100000001b3u; };
-    uint64_t total = 0;
-    for (const File& file : files_) {
-      const auto bytes = std::as_bytes(tokens(file));
-      constexpr size_t kBlock = 4096, kBlocks = 64;
-      const size_t stride = std::max(kBlock, bytes.size() / kBlocks);
-      for (size_t begin = 0; begin < bytes.size(); begin += stride) {
-        for (const std::byte b : bytes.subspan(begin, std::min(kBlock, bytes.size() - begin))) mix(b);
-      }
-      for (int shift = 0; shift < 64; shift += 8) mix(static_cast<std::byte>(bytes.size() >> shift));
-      total += bytes.size();
-    }
-    return fmt::format("{} files={} bytes={} rows={} seq={} hash={:016x}", kind_, files_.size(), total,
-                       count_, seq_, hash);
+    SampleHash hash;
+    for (const File& file : files_) hash.add(std::as_bytes(tokens(file)));
+    return fmt::format("{} files={} bytes={} rows={} seq={} hash={:016x}", kind_, files_.size(), hash.bytes(),
+                       count_, seq_, hash.value());
   }
 
   double bytes_per_token() const override {
@@ -171,27 +159,57 @@ Result<std::unique_ptr<Rows>> windows(std::string_view key, const std::vector<st
   return std::unique_ptr<Rows>(std::make_unique<TextRows<File>>(std::move(files), seq, kind));
 }
 
-// The rows of a data set, for training or evaluation; the keys are named in errors.
-Result<std::unique_ptr<Rows>> open_rows(const config::Config& config, std::string_view files_key,
-                                        int64_t vocab_size, uint64_t synthetic_seed, int64_t synthetic_count,
-                                        int64_t seq, const SharedTokenizer& tokenizer) {
-  if (config.text("dataset_type") == "synthetic") {
-    return synthetic_rows(synthetic_seed, vocab_size, synthetic_count, seq);
-  }
-  constexpr int64_t kByteVocabulary = 256;
-  if (!tokenizer && vocab_size < kByteVocabulary) {
+constexpr int64_t kByteVocabulary = 256;
+
+// The rows of one source's files; the keys are named in errors.
+Result<std::unique_ptr<Rows>> source_rows(const config::Config& config, std::string_view files_key,
+                                          std::string_view field_key,
+                                          const std::vector<std::string>& patterns, int64_t vocab_size,
+                                          int64_t seq, const SharedTokenizer& tokenizer) {
+  LIGNUM_ASSIGN_OR_RETURN(const std::vector<std::string> paths, text_files(files_key, patterns));
+  const auto is = [](FileKind kind) { return [kind](const auto& path) { return file_kind(path) == kind; }; };
+  const bool all_text = std::all_of(paths.begin(), paths.end(), is(FileKind::text));
+  const bool any_text = std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
+    return is(FileKind::text)(path) || is(FileKind::json_lines)(path);
+  });
+  if (any_text && !tokenizer && vocab_size < kByteVocabulary) {
     return user_error(
         "dataset_type=text without a tokenizer reads bytes and needs a vocabulary of at least {}, but the "
         "model has {}",
         kByteVocabulary, vocab_size);
   }
-  return text_rows(files_key, config.list(files_key), seq, tokenizer);
+  const bool packed = config.boolean("packing");
+  if (all_text && !packed) return text_rows(files_key, patterns, seq, tokenizer);
+  const std::vector<std::string>& fields = config.list(field_key);
+  if (fields.size() != 1) {
+    return user_error("{}: {} names; one is allowed: the field of the text in JSON lines", field_key,
+                      fields.size());
+  }
+  DocumentOptions options{.tokenizer = tokenizer,
+                          .field = fields[0],
+                          .separator = config.integer("document_separator"),
+                          .vocab_size = vocab_size,
+                          .threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))};
+  std::vector<Documents> files;
+  for (const std::string& path : paths) {
+    Result<Documents> file = Documents::open(path, options);
+    if (!file.ok()) return file.status().with_context(std::string(files_key));
+    files.push_back(std::move(file).value());
+  }
+  const Packing packing = !packed                                            ? Packing::none
+                          : config.text("grain_packing_type") == "first_fit" ? Packing::first_fit
+                                                                             : Packing::concat_then_split;
+  return document_rows(files_key, std::move(files), seq, packing);
 }
 
-void set_positions(Batch& batch) {
-  for (int64_t r = 0; r < batch.rows; ++r) {
-    std::iota(batch.positions.begin() + r * batch.seq, batch.positions.begin() + (r + 1) * batch.seq, 0);
-  }
+// A set's name, where the entry has one, and the rest: a file whose name holds '=' is a file.
+std::pair<std::string, std::string> named(const std::string& entry) {
+  const size_t equals = entry.find('=');
+  if (equals == std::string::npos || equals == 0 || path_exists(entry)) return {"", entry};
+  const std::string name = entry.substr(0, equals);
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+  if (name.find_first_not_of(kLetters) != std::string::npos) return {"", entry};
+  return {name, entry.substr(equals + 1)};
 }
 
 void check_shape(const BatchShape& shape, const Rows& rows) {
@@ -207,34 +225,12 @@ Batch::Batch(int64_t row_count, int64_t length)
       seq(length),
       ids(static_cast<size_t>(row_count * length)),
       labels(static_cast<size_t>(row_count * length)),
-      positions(static_cast<size_t>(row_count * length)) {}
+      positions(static_cast<size_t>(row_count * length)),
+      segments(static_cast<size_t>(row_count * length)) {}
 
-Permutation::Permutation(uint64_t seed, uint64_t epoch, int64_t size) : size_(size) {
-  LIGNUM_CHECK(size >= 1, "a permutation of {}", size);
-  const auto half = [](uint64_t x, int i) { return static_cast<uint32_t>(x >> (32 * i)); };
-  const auto block = philox4x32({half(epoch, 0), half(epoch, 1), 0, 0}, {half(seed, 0), half(seed, 1)});
-  key_ = {block[0], block[1]};
-  half_bits_ = std::max(1, (static_cast<int>(std::bit_width(static_cast<uint64_t>(size - 1))) + 1) / 2);
-}
-
-uint64_t Permutation::network(uint64_t x) const {
-  constexpr uint32_t kRounds = 6;
-  const auto mask = static_cast<uint32_t>((uint64_t{1} << half_bits_) - 1);
-  auto left = static_cast<uint32_t>(x >> half_bits_), right = static_cast<uint32_t>(x) & mask;
-  for (uint32_t round = 0; round < kRounds; ++round) {
-    left = std::exchange(right, left ^ (philox4x32({right, round, 1, 0}, key_)[0] & mask));
-  }
-  return uint64_t{left} << half_bits_ | right;
-}
-
-int64_t Permutation::at(int64_t i) const {
-  LIGNUM_CHECK(i >= 0 && i < size_, "place {} of {}", i, size_);
-  auto x = static_cast<uint64_t>(i);
-  // The domain is less than four times the size: four rounds on average at most.
-  do {
-    x = network(x);
-  } while (x >= static_cast<uint64_t>(size_));
-  return static_cast<int64_t>(x);
+RowBuffers Batch::row(int64_t r) {
+  const int64_t at = r * seq;
+  return {ids.data() + at, labels.data() + at, positions.data() + at, segments.data() + at};
 }
 
 std::unique_ptr<Rows> synthetic_rows(uint64_t seed, int64_t vocab_size, int64_t count, int64_t seq) {
@@ -257,22 +253,99 @@ Result<std::unique_ptr<Rows>> text_rows(std::string_view key, const std::vector<
 Result<TrainData> TrainData::open(const config::Config& config, int64_t vocab_size, const BatchShape& shape,
                                   const SharedTokenizer& tokenizer) {
   const auto seed = static_cast<uint64_t>(config.integer("data_shuffle_seed"));
-  LIGNUM_ASSIGN_OR_RETURN(std::unique_ptr<Rows> rows, open_rows(config, "train_files", vocab_size, seed,
-                                                                shape.global_rows(), shape.seq, tokenizer));
   // A synthetic batch repeats as it is, as MaxText's does.
-  const bool shuffle = config.text("dataset_type") != "synthetic" && config.boolean("enable_data_shuffling");
-  return TrainData(std::move(rows), shape, seed, shuffle);
+  if (config.text("dataset_type") == "synthetic")
+    return TrainData(synthetic_rows(seed, vocab_size, shape.global_rows(), shape.seq), shape, seed, false);
+  const std::vector<std::string>& files = config.list("train_files");
+  const std::vector<std::string>& weights = config.list("train_weights");
+  if (!weights.empty() && weights.size() != files.size()) {
+    return user_error(
+        "train_weights has {} numbers for {} entries of train_files; give one for each, or none",
+        weights.size(), files.size());
+  }
+  LIGNUM_ASSIGN_OR_RETURN(Mixture mixture, Mixture::parse("train_weights", weights));
+  std::vector<std::vector<std::string>> groups = {files};
+  if (!weights.empty()) {
+    groups.clear();
+    for (const std::string& pattern : files) groups.push_back({pattern});
+  }
+  std::vector<std::unique_ptr<Rows>> sources;
+  for (const std::vector<std::string>& group : groups) {
+    LIGNUM_ASSIGN_OR_RETURN(
+        std::unique_ptr<Rows> rows,
+        source_rows(config, "train_files", "train_data_columns", group, vocab_size, shape.seq, tokenizer));
+    if (rows->count() < shape.ranks) {
+      return user_error(
+          "train_files: {} row{} of max_target_length={} for {} ranks, of which each needs one; "
+          "give more text, or lower `ranks` or max_target_length",
+          rows->count(), rows->count() == 1 ? "" : "s", shape.seq, shape.ranks);
+    }
+    sources.push_back(std::move(rows));
+  }
+  TrainData data(std::move(sources), std::move(mixture), shape, seed,
+                 config.boolean("enable_data_shuffling"));
+  const std::string& end = config.text("end_of_data");
+  if (end != "repeat") data.end_after(config.integer("num_epoch"));
+  data.end_is_error_ = end == "error";
+  return data;
 }
 
 TrainData::TrainData(std::unique_ptr<Rows> rows, const BatchShape& shape, uint64_t seed, bool shuffle)
-    : rows_(std::move(rows)), shape_(shape), seed_(seed), shuffle_(shuffle) {
-  check_shape(shape_, *rows_);
+    : shape_(shape), seed_(seed), shuffle_(shuffle) {
+  sources_.push_back(std::move(rows));
+  check_shape(shape_, *sources_[0]);
 }
 
-int64_t TrainData::row_index(int64_t global_row) const {
+TrainData::TrainData(std::vector<std::unique_ptr<Rows>> sources, Mixture mixture, const BatchShape& shape,
+                     uint64_t seed, bool shuffle)
+    : sources_(std::move(sources)),
+      mixture_(std::move(mixture)),
+      shape_(shape),
+      seed_(seed),
+      shuffle_(shuffle) {
+  for (const auto& rows : sources_) check_shape(shape_, *rows);
+}
+
+std::string TrainData::fingerprint() const {
+  if (sources_.size() == 1) return sources_[0]->fingerprint();
+  std::string text = "mixture " + mixture_.text();
+  for (const auto& rows : sources_) text += fmt::format(" ({})", rows->fingerprint());
+  return text;
+}
+
+double TrainData::bytes_per_token() const {
+  double sum = 0;
+  for (size_t s = 0; s < sources_.size(); ++s) {
+    const double bytes = sources_[s]->bytes_per_token();
+    if (bytes == 0) return 0;
+    sum += mixture_.part(s) * bytes;
+  }
+  return sum;
+}
+
+Mixture::Place TrainData::row_at(int64_t global_row) const {
   LIGNUM_CHECK(global_row >= 0, "row {}", global_row);
-  const int64_t epoch = global_row / rows_->count(), place = global_row % rows_->count();
-  return shuffle_ ? Permutation(seed_, static_cast<uint64_t>(epoch), rows_->count()).at(place) : place;
+  Mixture::Place p = mixture_.at(global_row);
+  const int64_t count = rows(p.source).count(), epoch = p.row / count;
+  p.row %= count;
+  // Seeds of the configuration have 32 bits: above them stands the source.
+  const uint64_t seed = seed_ + (static_cast<uint64_t>(p.source) << 33);
+  if (shuffle_) p.row = Permutation(seed, static_cast<uint64_t>(epoch), count).at(p.row);
+  return p;
+}
+
+void TrainData::end_after(int64_t epochs) {
+  for (size_t s = 0; s < sources_.size(); ++s)
+    end_row_ = std::min(end_row_, mixture_.place_of(static_cast<int64_t>(s), sources_[s]->count() * epochs));
+}
+
+Status TrainData::check_steps(int64_t first_row, int64_t steps) const {
+  const int64_t left = std::max<int64_t>(0, end_row_ - first_row) / shape_.global_rows();
+  if (!end_is_error_ || steps <= left) return {};
+  return user_error(
+      "end_of_data=error: {} steps of {} rows, but train_files have {} more rows in num_epoch epochs; lower "
+      "steps to {}, raise num_epoch, or set end_of_data=repeat or stop",
+      steps, shape_.global_rows(), std::max<int64_t>(0, end_row_ - first_row), left);
 }
 
 void TrainData::fill(int64_t first_row, int64_t rank, int64_t micro_step, Batch& batch) const {
@@ -282,17 +355,18 @@ void TrainData::fill(int64_t first_row, int64_t rank, int64_t micro_step, Batch&
                batch.seq);
   const int64_t first = first_row + (rank * shape_.micro_steps + micro_step) * shape_.rows;
   for (int64_t r = 0; r < batch.rows; ++r) {
-    rows_->read(row_index(first + r), &batch.ids[static_cast<size_t>(r * batch.seq)],
-                &batch.labels[static_cast<size_t>(r * batch.seq)]);
+    const Mixture::Place p = row_at(first + r);
+    rows(p.source).read(p.row, batch.row(r));
   }
-  set_positions(batch);
 }
 
 Status export_batches(const TrainData& data, int64_t steps, const std::string& path) {
   const BatchShape& shape = data.shape();
   const std::vector<int64_t> dims = {steps, shape.global_rows(), shape.seq};
-  LIGNUM_ASSIGN_OR_RETURN(SafetensorsLayout layout,
-                          SafetensorsLayout::plan({{"ids", DType::i32, dims}, {"labels", DType::i32, dims}}));
+  std::vector<TensorPlan> tensors;
+  for (const char* name : {"ids", "labels", "positions", "segments"})
+    tensors.push_back({name, DType::i32, dims});
+  LIGNUM_ASSIGN_OR_RETURN(SafetensorsLayout layout, SafetensorsLayout::plan(tensors));
   LIGNUM_ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::create(std::move(layout), path));
   Batch batch(shape.rows, shape.seq);
   const uint64_t bytes = batch.ids.size() * sizeof(int32_t);
@@ -301,30 +375,49 @@ Status export_batches(const TrainData& data, int64_t steps, const std::string& p
     for (int64_t rank = 0; rank < shape.ranks; ++rank) {
       for (int64_t m = 0; m < shape.micro_steps; ++m, begin += bytes) {
         data.fill(step * shape.global_rows(), rank, m, batch);
-        LIGNUM_RETURN_IF_ERROR(writer.write("ids", begin, std::as_bytes(std::span(batch.ids))));
-        LIGNUM_RETURN_IF_ERROR(writer.write("labels", begin, std::as_bytes(std::span(batch.labels))));
+        for (const auto& [name, values] :
+             {std::pair("ids", &batch.ids), std::pair("labels", &batch.labels),
+              std::pair("positions", &batch.positions), std::pair("segments", &batch.segments)})
+          LIGNUM_RETURN_IF_ERROR(writer.write(name, begin, std::as_bytes(std::span(*values))));
       }
     }
   }
   return writer.finish();
 }
 
-Result<EvalData> EvalData::open(const config::Config& config, int64_t vocab_size, const BatchShape& shape,
-                                const SharedTokenizer& tokenizer) {
+Result<std::vector<EvalData>> EvalData::open(const config::Config& config, int64_t vocab_size,
+                                             const BatchShape& shape, const SharedTokenizer& tokenizer) {
   const int64_t steps = config.integer("eval_steps");
-  // Seeds of the configuration have 32 bits: this one is no training run's.
-  const uint64_t seed = (uint64_t{1} << 32) + static_cast<uint64_t>(config.integer("data_shuffle_seed"));
-  // As many as asked for, as far as a row's number goes.
-  const int64_t synthetic_rows =
-      shape.global_rows() *
-      std::clamp<int64_t>(steps, 1, std::numeric_limits<int64_t>::max() / shape.global_rows());
-  LIGNUM_ASSIGN_OR_RETURN(std::unique_ptr<Rows> rows, open_rows(config, "eval_files", vocab_size, seed,
-                                                                synthetic_rows, shape.seq, tokenizer));
-  return EvalData(std::move(rows), shape, steps);
+  std::vector<EvalData> sets;
+  if (config.text("dataset_type") == "synthetic") {
+    // Seeds of the configuration have 32 bits: this one is no training run's.
+    const uint64_t seed = (uint64_t{1} << 32) + static_cast<uint64_t>(config.integer("data_shuffle_seed"));
+    // As many as asked for, as far as a row's number goes.
+    const int64_t count =
+        shape.global_rows() *
+        std::clamp<int64_t>(steps, 1, std::numeric_limits<int64_t>::max() / shape.global_rows());
+    sets.emplace_back(synthetic_rows(seed, vocab_size, count, shape.seq), shape, steps);
+    return sets;
+  }
+  std::vector<std::pair<std::string, std::vector<std::string>>> groups;
+  for (const std::string& entry : config.list("eval_files")) {
+    auto [name, pattern] = named(entry);
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == name; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {name, {}});
+    group->second.push_back(std::move(pattern));
+  }
+  if (groups.empty()) groups.push_back({"", {}});
+  for (const auto& [name, patterns] : groups) {
+    LIGNUM_ASSIGN_OR_RETURN(
+        std::unique_ptr<Rows> rows,
+        source_rows(config, "eval_files", "eval_data_columns", patterns, vocab_size, shape.seq, tokenizer));
+    sets.emplace_back(std::move(rows), shape, steps, name);
+  }
+  return sets;
 }
 
-EvalData::EvalData(std::unique_ptr<Rows> rows, const BatchShape& shape, int64_t max_batches)
-    : rows_(std::move(rows)), shape_(shape) {
+EvalData::EvalData(std::unique_ptr<Rows> rows, const BatchShape& shape, int64_t max_batches, std::string name)
+    : rows_(std::move(rows)), shape_(shape), name_(std::move(name)) {
   check_shape(shape_, *rows_);
   LIGNUM_CHECK(shape_.micro_steps == 1, "an evaluation of {} micro-steps", shape_.micro_steps);
   batches_ = (rows_->count() + shape_.global_rows() - 1) / shape_.global_rows();
@@ -338,16 +431,12 @@ void EvalData::fill(int64_t batch_index, int64_t rank, Batch& batch) const {
                batch.seq);
   const int64_t first = batch_index * shape_.global_rows() + rank * shape_.rows;
   for (int64_t r = 0; r < batch.rows; ++r) {
-    int32_t* ids = &batch.ids[static_cast<size_t>(r * batch.seq)];
-    int32_t* labels = &batch.labels[static_cast<size_t>(r * batch.seq)];
     if (first + r < rows_->count()) {
-      rows_->read(first + r, ids, labels);
+      rows_->read(first + r, batch.row(r));
     } else {
-      std::fill_n(ids, batch.seq, 0);
-      std::fill_n(labels, batch.seq, kIgnoredLabel);
+      pad(0, batch.seq, batch.row(r));
     }
   }
-  set_positions(batch);
 }
 
 }  // namespace lignum::train

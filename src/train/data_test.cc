@@ -21,9 +21,10 @@ class CountingRows final : public Rows {
   CountingRows(int64_t count, int64_t seq) : count_(count), seq_(seq) {}
   int64_t count() const override { return count_; }
   int64_t seq() const override { return seq_; }
-  void read(int64_t i, int32_t* ids, int32_t* labels) const override {
-    std::fill_n(ids, seq_, static_cast<int32_t>(i));
-    std::fill_n(labels, seq_, static_cast<int32_t>(i));
+  void read(int64_t i, const RowBuffers& row) const override {
+    std::fill_n(row.ids, seq_, static_cast<int32_t>(i));
+    std::fill_n(row.labels, seq_, static_cast<int32_t>(i));
+    one_document(seq_, row);
   }
   std::string fingerprint() const override { return "counting"; }
 
@@ -136,14 +137,15 @@ TEST(TextRows, WindowsOverlapByOneAndNeverSpanFiles) {
   const auto rows = text_rows("train_files", {folder / "b", folder / "a"}, 3);
   ASSERT_TRUE(rows.ok()) << rows.status().message();
   ASSERT_EQ((*rows)->count(), 3);
-  std::vector<int32_t> ids(3), labels(3);
-  (*rows)->read(0, ids.data(), labels.data());
+  Batch row(1, 3);
+  const std::vector<int32_t>&ids = row.ids, &labels = row.labels;
+  (*rows)->read(0, row.row(0));
   EXPECT_EQ(ids, (std::vector<int32_t>{0xff, 0xfe, 0x80}));  // bytes, not chars
   EXPECT_EQ(labels, (std::vector<int32_t>{0xfe, 0x80, 0x01}));
-  (*rows)->read(1, ids.data(), labels.data());
+  (*rows)->read(1, row.row(0));
   EXPECT_EQ(ids, (std::vector<int32_t>{'a', 'b', 'c'}));
   EXPECT_EQ(labels, (std::vector<int32_t>{'b', 'c', 'd'}));
-  (*rows)->read(2, ids.data(), labels.data());
+  (*rows)->read(2, row.row(0));
   EXPECT_EQ(ids, (std::vector<int32_t>{'d', 'e', 'f'}));
   EXPECT_EQ(labels, (std::vector<int32_t>{'e', 'f', 'g'}));
 }
@@ -212,9 +214,9 @@ TEST(Synthetic, OneBatchAgainAndAgain) {
   }
   // The whole vocabulary is in use: 4096 draws of 16 leave no token out.
   const auto rows = synthetic_rows(1, 16, 1, 4096);
-  std::vector<int32_t> ids(4096), labels(4096);
-  rows->read(0, ids.data(), labels.data());
-  EXPECT_EQ(std::set<int32_t>(ids.begin(), ids.end()).size(), 16);
+  Batch row(1, 4096);
+  rows->read(0, row.row(0));
+  EXPECT_EQ(std::set<int32_t>(row.ids.begin(), row.ids.end()).size(), 16);
 }
 
 TEST(TrainData, OpensFromTheConfiguration) {
@@ -227,7 +229,7 @@ TEST(TrainData, OpensFromTheConfiguration) {
   };
   const auto data = open({"dataset_type=text", "train_files=" + (folder / "t")}, 256);
   ASSERT_TRUE(data.ok()) << data.status().message();
-  EXPECT_EQ(data->rows().count(), 111);
+  EXPECT_EQ(data->rows(0).count(), 111);
   EXPECT_EQ(open({"dataset_type=text", "train_files=" + (folder / "t")}, 255).status().message(),
             "dataset_type=text without a tokenizer reads bytes and needs a vocabulary of at least 256, but "
             "the model has 255");
@@ -242,13 +244,18 @@ TEST(ExportBatches, HoldsTheRowsOfEachStepInGlobalOrder) {
   ASSERT_TRUE(export_batches(data, 3, path).ok());
   const auto file = SafetensorsReader::open(path);
   ASSERT_TRUE(file.ok()) << file.status().message();
-  ASSERT_EQ(file->tensors().size(), 2u);
+  ASSERT_EQ(file->tensors().size(), 4u);
   for (const TensorInfo& tensor : file->tensors()) {
     EXPECT_EQ(tensor.dtype, DType::i32);
     EXPECT_EQ(tensor.shape, (std::vector<int64_t>{3, 8, 3}));
     std::vector<int32_t> read(72), expected;
     std::memcpy(read.data(), file->data(tensor).data(), 72 * sizeof(int32_t));
     for (const int32_t row : rows_of(data, 0, 3)) expected.insert(expected.end(), 3, row);
+    if (tensor.name == "positions") {
+      for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<int32_t>(i % 3);
+    } else if (tensor.name == "segments") {
+      std::fill(expected.begin(), expected.end(), 1);
+    }
     EXPECT_EQ(read, expected) << tensor.name;
   }
   EXPECT_FALSE(export_batches(data, 3, folder / "absent/batches.safetensors").ok());

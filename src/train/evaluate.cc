@@ -13,9 +13,9 @@ Result<Evaluation> Evaluation::make(const config::Config& config, const Setup& s
   LIGNUM_ASSIGN_OR_RETURN(plan::Program program, plan::make_program(eval_options(setup)));
   BatchShape shape = setup.batch;
   shape.micro_steps = 1;
-  LIGNUM_ASSIGN_OR_RETURN(EvalData data,
+  LIGNUM_ASSIGN_OR_RETURN(std::vector<EvalData> sets,
                           EvalData::open(config, setup.model.vocab_size, shape, setup.tokenizer));
-  return Evaluation{std::move(program), std::move(data)};
+  return Evaluation{std::move(program), std::move(sets)};
 }
 
 Result<std::unique_ptr<Evaluator>> Evaluator::create(const Setup& setup, const Evaluation& evaluation,
@@ -37,20 +37,36 @@ void Evaluator::copy_parameters(exec::Executor& from) {
 Result<EvalMetrics> Evaluator::run(int64_t step) {
   const auto begin = std::chrono::steady_clock::now();
   const BatchInputs inputs(*executor_);
-  double loss = 0, tokens = 0;
-  for (int64_t b = 0; b < evaluation_.data.batches(); ++b) {
-    evaluation_.data.fill(b, ranks_.rank(), batch_);
-    inputs.put(batch_, 0);
-    LIGNUM_RETURN_IF_ERROR(executor_->step().with_context(fmt::format("evaluation, batch {}", b)));
-    loss += static_cast<double>(read_scalar(*executor_, "loss_sum"));
-    tokens += static_cast<double>(read_scalar(*executor_, "tokens"));
-  }
   EvalMetrics m;
   m.step = step;
-  m.loss = tokens > 0 ? loss / tokens : 0;
-  m.tokens = static_cast<int64_t>(tokens);
-  if (const double bytes = evaluation_.data.rows().bytes_per_token(); bytes > 0)
-    m.loss_per_byte = m.loss / bytes;
+  double all_loss = 0, all_tokens = 0, all_bytes = 0;
+  bool has_bytes = true;
+  for (const EvalData& data : evaluation_.sets) {
+    double loss = 0, tokens = 0;
+    for (int64_t b = 0; b < data.batches(); ++b) {
+      data.fill(b, ranks_.rank(), batch_);
+      inputs.put(batch_, 0);
+      LIGNUM_RETURN_IF_ERROR(executor_->step().with_context(fmt::format("evaluation, batch {}", b)));
+      loss += static_cast<double>(read_scalar(*executor_, "loss_sum"));
+      tokens += static_cast<double>(read_scalar(*executor_, "tokens"));
+    }
+    EvalMetrics::Set set{data.name(), tokens > 0 ? loss / tokens : 0, {}, static_cast<int64_t>(tokens)};
+    const double bytes = data.rows().bytes_per_token();
+    if (bytes > 0) set.loss_per_byte = set.loss / bytes;
+    all_loss += loss;
+    all_tokens += tokens;
+    all_bytes += tokens * bytes;
+    has_bytes = has_bytes && bytes > 0;
+    m.sets.push_back(std::move(set));
+  }
+  if (m.sets.size() == 1 && m.sets[0].name.empty()) {
+    m.loss_per_byte = m.sets[0].loss_per_byte;
+    m.sets.clear();
+  } else if (has_bytes && all_bytes > 0) {
+    m.loss_per_byte = all_loss / all_bytes;
+  }
+  m.loss = all_tokens > 0 ? all_loss / all_tokens : 0;
+  m.tokens = static_cast<int64_t>(all_tokens);
   m.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return m;
 }

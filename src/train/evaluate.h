@@ -13,7 +13,7 @@ namespace lignum::train {
 // What all ranks share: made once, read by each.
 struct Evaluation {
   plan::Program program;  // outputs = loss
-  EvalData data;
+  std::vector<EvalData> sets;
   static Result<Evaluation> make(const config::Config& config, const Setup& setup);
 };
 

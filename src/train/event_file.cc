@@ -121,9 +121,12 @@ Status EventFile::add(const StepMetrics& m) {
 
 Status EventFile::add(const EvalMetrics& m) {
   const auto tokens = static_cast<double>(m.tokens);
-  const std::array<Scalar, 3> scalars = {Scalar{"eval/avg_loss", m.loss},
-                                         Scalar{"eval/total_loss", m.loss * tokens},
-                                         Scalar{"eval/total_weights", tokens}};
+  std::vector<Scalar> scalars = {
+      {"eval/avg_loss", m.loss}, {"eval/total_loss", m.loss * tokens}, {"eval/total_weights", tokens}};
+  std::vector<std::string> names;
+  names.reserve(m.sets.size());
+  for (const EvalMetrics::Set& set : m.sets)
+    scalars.push_back({names.emplace_back(fmt::format("eval/avg_loss/{}", set.name)), set.loss});
   return add(std::max<int64_t>(0, m.step - 1), scalars);
 }
 

@@ -49,13 +49,21 @@ nlohmann::ordered_json to_json(const EvalMetrics& m) {
   if (m.loss_per_byte) j["eval_loss_per_byte"] = *m.loss_per_byte;
   j["eval_tokens"] = m.tokens;
   j["eval_seconds"] = m.seconds;
+  for (const EvalMetrics::Set& set : m.sets) {
+    nlohmann::ordered_json& own = j["eval_sets"][set.name] = {{"loss", set.loss}};
+    if (set.loss_per_byte) own["loss_per_byte"] = *set.loss_per_byte;
+    own["tokens"] = set.tokens;
+  }
   return j;
 }
 
 std::string to_line(const EvalMetrics& m) {
   const std::string byte = m.loss_per_byte ? fmt::format(" a token, {:.4f} a byte", *m.loss_per_byte) : "";
-  return fmt::format("eval {:>6}  loss {:.4f}{}  {} tokens  {:.1f} s", m.step, m.loss, byte, m.tokens,
-                     m.seconds);
+  std::string line = fmt::format("eval {:>6}  loss {:.4f}{}  {} tokens  {:.1f} s", m.step, m.loss, byte,
+                                 m.tokens, m.seconds);
+  for (const EvalMetrics::Set& set : m.sets)
+    line += fmt::format("  {} {:.4f}", set.name.empty() ? "others" : set.name, set.loss);
+  return line;
 }
 
 Result<MetricsFile> MetricsFile::open(const std::string& path, int64_t first_step) {

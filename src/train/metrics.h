@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -41,6 +42,14 @@ struct EvalMetrics {
   std::optional<double> loss_per_byte;  // of the held-out text, whatever its tokens are: comparable
   int64_t tokens = 0;
   double seconds = 0;
+  // Where eval_files names sets: each of them; the numbers above are of all their tokens.
+  struct Set {
+    std::string name;
+    double loss = 0;
+    std::optional<double> loss_per_byte;
+    int64_t tokens = 0;
+  };
+  std::vector<Set> sets;
 };
 nlohmann::ordered_json to_json(const EvalMetrics&);
 std::string to_line(const EvalMetrics&);

@@ -21,13 +21,16 @@ Result<std::unique_ptr<exec::Executor>> make_executor(const Setup& setup, const 
 BatchInputs::BatchInputs(exec::Executor& executor)
     : ids_(reinterpret_cast<int32_t*>(executor.param("input_ids"))),
       labels_(reinterpret_cast<int32_t*>(executor.param("labels"))),
-      positions_(reinterpret_cast<int32_t*>(executor.param("positions"))) {}
+      positions_(reinterpret_cast<int32_t*>(executor.param("positions"))) {
+  if (executor.has_param("segments")) segments_ = reinterpret_cast<int32_t*>(executor.param("segments"));
+}
 
 void BatchInputs::put(const Batch& batch, int64_t micro_step) const {
   const int64_t at = micro_step * batch.rows * batch.seq;
   std::copy(batch.ids.begin(), batch.ids.end(), ids_ + at);
   std::copy(batch.labels.begin(), batch.labels.end(), labels_ + at);
   std::copy(batch.positions.begin(), batch.positions.end(), positions_ + at);
+  if (segments_ != nullptr) std::copy(batch.segments.begin(), batch.segments.end(), segments_ + at);
 }
 
 }  // namespace lignum::train

@@ -22,6 +22,7 @@ class BatchInputs {
 
  private:
   int32_t *ids_, *labels_, *positions_;
+  int32_t* segments_ = nullptr;  // null: the step has none
 };
 
 inline float read_scalar(const exec::Executor& executor, std::string_view output) {

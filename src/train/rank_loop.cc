@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "exec/thread_pool.h"
+#include "train/batch_loader.h"
 #include "train/event_file.h"
 
 namespace lignum::train {
@@ -57,11 +58,7 @@ std::string describe(const Culprit& c) {
 class RankLoop {
  public:
   RankLoop(const Run& run, const Ranks& ranks, TrainSummary& summary, Profile& profile)
-      : run_(run),
-        ranks_(ranks),
-        summary_(summary),
-        profile_(profile),
-        batch_(run.setup.batch.rows, run.setup.batch.seq) {}
+      : run_(run), ranks_(ranks), summary_(summary), profile_(profile) {}
 
   Status start() {
     LIGNUM_ASSIGN_OR_RETURN(pool_, exec::ThreadPool::create(run_.setup.threads));
@@ -74,6 +71,8 @@ class RankLoop {
                               Evaluator::create(run_.setup, *run_.evaluation, ranks_, *pool_, left));
     }
     LIGNUM_RETURN_IF_ERROR(load_state());
+    loader_.emplace(run_.data, ranks_.rank(), rows_consumed_,
+                    static_cast<int>(run_.config.integer("grain_worker_count")));
     if (ranks_.is_first()) {
       LIGNUM_ASSIGN_OR_RETURN(metrics_, MetricsFile::open(join_path(run_.folder, "metrics.jsonl"), step_));
       EventFile::Options events;
@@ -95,7 +94,7 @@ class RankLoop {
   }
 
   Status run() {
-    const int64_t steps = run_.config.integer("steps"), eval_interval = run_.config.integer("eval_interval"),
+    const int64_t steps = run_.steps, eval_interval = run_.config.integer("eval_interval"),
                   period = run_.config.integer("checkpoint_period");
     int stop = 0;
     while (step_ < steps && stop == 0) {
@@ -152,10 +151,7 @@ class RankLoop {
 
   void put_inputs(float learning_rate) {
     const BatchInputs inputs(*executor_);
-    for (int64_t m = 0; m < run_.setup.batch.micro_steps; ++m) {
-      run_.data.fill(rows_consumed_, ranks_.rank(), m, batch_);
-      inputs.put(batch_, m);
-    }
+    for (int64_t m = 0; m < run_.setup.batch.micro_steps; ++m) inputs.put(loader_->next(), m);
     const auto number = static_cast<int32_t>(step_);
     std::memcpy(executor_->param("learning_rate"), &learning_rate, sizeof(learning_rate));
     std::memcpy(executor_->param("step"), &number, sizeof(number));
@@ -180,9 +176,7 @@ class RankLoop {
   }
 
   // A line is due: those steps are traced too, from the third of this call on, when all is warm.
-  bool has_line() const {
-    return step_ % run_.config.integer("log_period") == 0 || step_ + 1 == run_.config.integer("steps");
-  }
+  bool has_line() const { return step_ % run_.config.integer("log_period") == 0 || step_ + 1 == run_.steps; }
   bool is_traced() const {
     return ranks_.is_first() && seconds_.size() >= 2 && (seconds_.size() == 2 || has_line());
   }
@@ -202,7 +196,7 @@ class RankLoop {
       m.mfu = model_flops_ / seconds / *peak_;
       m.hfu = hardware_flops_ / seconds / *peak_;
     }
-    const int64_t steps = run_.config.integer("steps");
+    const int64_t steps = run_.steps;
     m.eta_seconds = eta(steps);
     const bool last = step_ + 1 == steps, line = has_line();
     // The arena grows by what a step touches first: two steps touch all. Reading the kernel's count takes a
@@ -240,7 +234,7 @@ class RankLoop {
     CheckpointState s;
     s.step = step_;
     s.rows_consumed = rows_consumed_;
-    s.data = run_.data.rows().fingerprint();
+    s.data = run_.data.fingerprint();
     s.isa = kernels::isa_name(run_.setup.kernels.choice.isa);
     s.bf16_dot = kernels::bf16_dot_name(run_.setup.kernels.choice.bf16_dot);
     s.mesh = run_.setup.step.mesh.axes;
@@ -300,7 +294,7 @@ class RankLoop {
   const Ranks& ranks_;
   TrainSummary& summary_;
   Profile& profile_;
-  Batch batch_;
+  std::optional<BatchLoader> loader_;
   std::unique_ptr<exec::ThreadPool> pool_;
   std::unique_ptr<exec::Executor> executor_;
   std::unique_ptr<Evaluator> evaluator_;

@@ -14,6 +14,7 @@ struct Run {
   Setup setup;
   plan::Program program;
   TrainData data;
+  int64_t steps = 0;                     // after which it ends: the key, or fewer where the data ends before
   std::optional<Evaluation> evaluation;  // where eval_interval asks for it
   std::string folder;
   bool checkpoints = true;

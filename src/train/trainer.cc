@@ -47,9 +47,9 @@ Status adopt(const Checkpoint& c, const config::Config& config, const TrainData&
     return user_error("{} holds another model than the configuration describes; use another run_name",
                       c.folder);
   }
-  if (c.state.data != data.rows().fingerprint()) {
+  if (c.state.data != data.fingerprint()) {
     return user_error("{} was trained on other rows ({}) than these ({}); use another run_name", c.folder,
-                      c.state.data, data.rows().fingerprint());
+                      c.state.data, data.fingerprint());
   }
   const bool exact = config.text("resume_kernels") == "exact";
   const auto differs = [&](const std::string& what) -> Status {
@@ -76,7 +76,7 @@ void log_start(const Run& run) {
                       s.batch.seq, plan::bytes_text(static_cast<double>(run.program.memory.arena_bytes))));
   if (s.tokenizer) {
     run.log(fmt::format("{}: {} tokens, {:.2f} bytes of text a token", s.tokenizer->path,
-                        s.tokenizer->tokenizer.vocab_size(), run.data.rows().bytes_per_token()));
+                        s.tokenizer->tokenizer.vocab_size(), run.data.bytes_per_token()));
   }
   if (s.step.adamw.weight_decay > 0) {
     const std::vector<std::string> kept = not_decayed(s.model, s.step.adamw);
@@ -90,6 +90,26 @@ void log_start(const Run& run) {
   } else if (!run.weights.empty()) {
     run.log(fmt::format("weights from {}", run.weights));
   }
+}
+
+// The data may end before the steps do.
+Status limit_steps(Run& run) {
+  const int64_t step = run.resume ? run.resume->state.step : 0;
+  const int64_t row = run.resume ? run.resume->state.rows_consumed : 0;
+  LIGNUM_RETURN_IF_ERROR(run.data.check_steps(row, run.steps - step));
+  if (run.data.end_row() == TrainData::kEndless) return {};
+  const int64_t left = std::max<int64_t>(0, run.data.end_row() - row) / run.setup.batch.global_rows();
+  if (left == 0 && !run.resume) {
+    return user_error(
+        "end_of_data=stop: train_files have {} rows in num_epoch epochs, a step needs {}; lower "
+        "per_device_batch_size or gradient_accumulation_steps, or set end_of_data=repeat",
+        run.data.end_row(), run.setup.batch.global_rows());
+  }
+  if (step + left < run.steps) {
+    run.steps = step + left;
+    run.log(fmt::format("end_of_data=stop: the data is enough for {} steps", run.steps));
+  }
+  return {};
 }
 
 std::optional<plan::Price> predict(const Run& run, TrainSummary& summary) {
@@ -195,7 +215,7 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
     if (resume) LIGNUM_RETURN_IF_ERROR(adopt(*resume, config, data, setup, options));
   }
   // What a machine, its files and its view of a shared folder make of one configuration.
-  LIGNUM_RETURN_IF_ERROR(processes.agree({{"the rows of train_files", data.rows().fingerprint()},
+  LIGNUM_RETURN_IF_ERROR(processes.agree({{"the rows of train_files", data.fingerprint()},
                                           {"the newest checkpoint", resume ? resume->state.step : -1}}));
   LIGNUM_ASSIGN_OR_RETURN(plan::Program program, plan::make_program(setup.step));
   Run run{.config = config,
@@ -203,6 +223,7 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
           .setup = std::move(setup),
           .program = std::move(program),
           .data = std::move(data),
+          .steps = config.integer("steps"),
           .evaluation = {},
           .folder = folder,
           .checkpoints = checkpoints,
@@ -214,13 +235,16 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
   }
   if (!run.resume) run.weights = config.text("model_path");
   run.budget = memory_budget(config, options.spec, run.setup.ranks_here);
+  LIGNUM_RETURN_IF_ERROR(limit_steps(run));
   log_start(run);
   TrainSummary summary;
   summary.folder = folder;
   if (run.resume) summary.checkpoint = run.resume->folder;
   const std::optional<plan::Price> price = predict(run, summary);
-  if (run.resume && run.resume->state.step >= config.integer("steps")) {
-    run.log(fmt::format("all {} steps are done; a larger `steps` goes on", config.integer("steps")));
+  if (run.resume && run.resume->state.step >= run.steps) {
+    run.log(run.steps < config.integer("steps")
+                ? std::string("the data has ended; end_of_data=repeat or a larger num_epoch goes on")
+                : fmt::format("all {} steps are done; a larger `steps` goes on", run.steps));
     summary.first_step = run.resume->state.step;
     return summary;
   }

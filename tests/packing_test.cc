@@ -1,0 +1,292 @@
+// Several documents in a row: none of them may show in another's logits, positions, loss or gradients.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "exec/thread_pool.h"
+#include "runs.h"
+#include "train/parameters.h"
+
+namespace lignum::train {
+namespace {
+
+constexpr int64_t kVocab = 61;
+
+config::ModelConfig model() {
+  config::ModelConfig m;
+  m.vocab_size = kVocab;
+  m.hidden = 32;
+  m.layers = 2;
+  m.heads = 4;
+  m.kv_heads = 2;
+  m.head_dim = 8;
+  m.mlp = 48;
+  return m;
+}
+
+struct Row {
+  std::vector<int32_t> ids, labels, positions, segments;
+
+  // Adds a document, whose last token has nothing to predict.
+  Row& add(const std::vector<int32_t>& document) {
+    const int32_t segment = segments.empty() ? 1 : segments.back() + 1;
+    for (size_t t = 0; t < document.size(); ++t) {
+      ids.push_back(document[t]);
+      labels.push_back(t + 1 < document.size() ? document[t + 1] : -100);
+      positions.push_back(static_cast<int32_t>(t));
+      segments.push_back(segment);
+    }
+    return *this;
+  }
+  Row& fill_up(size_t seq) {
+    ids.resize(seq, 0);
+    labels.resize(seq, -100);
+    positions.resize(seq, 0);
+    segments.resize(seq, 0);
+    return *this;
+  }
+};
+
+struct Way {
+  kernels::Choice choice;
+  DType dtype = DType::f32;
+  std::string remat = "none";
+};
+
+struct Outcome {
+  float loss = 0, tokens = 0;
+  std::vector<float> logits;  // [rows, seq, vocab]
+  std::vector<std::vector<float>> gradients;
+
+  std::vector<float> logits_of(int64_t first, int64_t count) const {
+    return {logits.begin() + first * kVocab, logits.begin() + (first + count) * kVocab};
+  }
+};
+
+Outcome run(const std::vector<Row>& rows, bool segmented, const Way& way, bool logits = true) {
+  const auto seq = static_cast<int64_t>(rows[0].ids.size());
+  plan::ProgramOptions o;
+  o.model = model();
+  o.shape = {static_cast<int64_t>(rows.size()), seq, way.dtype};
+  o.shape.segmented = segmented;
+  o.outputs = plan::Outputs::grads;
+  o.logits = logits;
+  o.remat = passes::remat_policy(way.remat).value();
+  const Result<plan::Program> program = plan::make_program(o);
+  EXPECT_TRUE(program.ok()) << program.status().message();
+  const auto pool = exec::ThreadPool::create(1);
+  exec::ExecutorOptions e;
+  e.step = &program->scheduled;
+  e.plan = &program->memory;
+  e.parallel = pool->get();
+  e.choice = way.choice;
+  const auto executor = exec::Executor::create(e);
+  EXPECT_TRUE(executor.ok()) << executor.status().message();
+  exec::Executor& x = **executor;
+  init_parameters(o.model, {*program, o.mesh, 0}, x, 7);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const auto put = [&](const char* name, const std::vector<int32_t>& from) {
+      std::copy(from.begin(), from.end(),
+                reinterpret_cast<int32_t*>(x.param(name)) + static_cast<int64_t>(r) * seq);
+    };
+    put("input_ids", rows[r].ids);
+    put("labels", rows[r].labels);
+    put("positions", rows[r].positions);
+    if (segmented) put("segments", rows[r].segments);
+  }
+  const Status status = x.step();
+  EXPECT_TRUE(status.ok()) << status.message();
+  Outcome out;
+  std::memcpy(&out.loss, x.output("loss"), sizeof(float));
+  std::memcpy(&out.tokens, x.output("tokens"), sizeof(float));
+  if (logits) {
+    const auto count = static_cast<int64_t>(rows.size()) * seq * kVocab;
+    if (way.dtype == DType::f32) {
+      const auto* from = reinterpret_cast<const float*>(x.output("logits"));
+      out.logits.assign(from, from + count);
+    } else {
+      const auto* from = reinterpret_cast<const bf16*>(x.output("logits"));
+      for (int64_t i = 0; i < count; ++i) out.logits.push_back(to_float(from[i]));
+    }
+  }
+  for (const models::Parameter& p : models::parameters(o.model)) {
+    int64_t n = 1;
+    for (const int64_t d : p.dims) n *= d;
+    const auto* from = reinterpret_cast<const float*>(x.output("grad:" + p.pattern));
+    out.gradients.emplace_back(from, from + n);
+  }
+  return out;
+}
+
+std::vector<Way> ways() {
+  std::vector<Way> all;
+  for (const kernels::Isa isa : kernels::available_isas()) {
+    all.push_back({{isa}});
+    for (const kernels::Bf16Dot dot : kernels::available_bf16_dots(isa))
+      all.push_back({{isa, dot}, DType::bf16});
+  }
+  return all;
+}
+
+const std::vector<int32_t> kA = {7, 11, 2, 30, 5}, kB = {9, 2, 44, 1};
+
+double norm(const std::vector<float>& v) {
+  double sum = 0;
+  for (const float x : v) sum += static_cast<double>(x) * static_cast<double>(x);
+  return std::sqrt(sum);
+}
+
+TEST(Packing, DocumentsOfARowAreAsIfAlone) {
+  const Row packed = Row().add(kA).add(kB).fill_up(12);
+  ASSERT_EQ(packed.positions, (std::vector<int32_t>{0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0}));
+  Row edited = packed;
+  edited.ids[2] = 3;
+  const std::vector<Row> alone = {Row().add(kA).fill_up(12), Row().add(kB).fill_up(12)};
+  for (const Way& way : ways()) {
+    SCOPED_TRACE(std::string(kernels::isa_name(way.choice.isa)) + " " + std::string(dtype_name(way.dtype)) +
+                 " " + std::string(kernels::bf16_dot_name(way.choice.bf16_dot)));
+    const Outcome one = run({packed}, true, way), two = run(alone, false, way);
+    EXPECT_EQ(one.tokens, 7);  // 4 in A, 3 in B
+    EXPECT_EQ(one.logits_of(5, 4), run({edited}, true, way).logits_of(5, 4));
+    // Without segments B sees A: restarting positions alone is not enough.
+    EXPECT_NE(run({packed}, false, way).logits_of(5, 4), run({edited}, false, way).logits_of(5, 4));
+    const double relative = way.dtype == DType::f32 ? 1e-6 : 0x1p-6;
+    EXPECT_NEAR(one.loss, two.loss, relative * two.loss);
+    EXPECT_EQ(two.tokens, 7);
+    for (size_t p = 0; p < one.gradients.size(); ++p) {
+      std::vector<float> difference = one.gradients[p];
+      for (size_t i = 0; i < difference.size(); ++i) difference[i] -= two.gradients[p][i];
+      EXPECT_LE(norm(difference), relative * norm(two.gradients[p])) << p;
+    }
+    Way recomputed = way;
+    recomputed.remat = "full";
+    const Outcome again = run({packed}, true, recomputed);
+    EXPECT_EQ(again.logits, one.logits);
+    EXPECT_EQ(again.gradients, one.gradients);
+    EXPECT_EQ(again.loss, one.loss);
+  }
+}
+
+// pad and end of text are one id: what is padding follows from the row's length, not from the id.
+TEST(Packing, PadsAreNotTakenByTheirId) {
+  Row row = Row().add({5, 6, 2, 7, 2}).fill_up(8);
+  std::fill(row.ids.begin() + 5, row.ids.end(), 2);
+  EXPECT_EQ(row.labels, (std::vector<int32_t>{6, 2, 7, 2, -100, -100, -100, -100}));
+  Row other = row;
+  std::fill(other.ids.begin() + 5, other.ids.end(), 0);
+  const Outcome two = run({row}, true, {{kernels::best_isa()}}),
+                zero = run({other}, true, {{kernels::best_isa()}});
+  EXPECT_EQ(two.tokens, 4);
+  EXPECT_EQ(two.loss, zero.loss);
+  EXPECT_EQ(two.gradients, zero.gradients);
+  double mean = 0;
+  for (int64_t t = 0; t < 4; ++t) {
+    const std::vector<float> logits = two.logits_of(t, 1);
+    double sum = 0;
+    for (const float x : logits) sum += std::exp(static_cast<double>(x));
+    mean += (std::log(sum) -
+             static_cast<double>(logits[static_cast<size_t>(row.labels[static_cast<size_t>(t)])])) /
+            4;
+  }
+  EXPECT_NEAR(two.loss, mean, 1e-6 * mean);
+}
+
+#define ASSERT_OK(result) ASSERT_TRUE((result).ok()) << (result).status().message()
+
+// Ten samples of a line each.
+class SampleFolder : public lignum::testing::RunFolder {
+ public:
+  SampleFolder() {
+    ::setenv("XDG_CACHE_HOME", (*this / "cache").c_str(), 1);
+    std::string lines;
+    for (int i = 0; i < 10; ++i)
+      lines += fmt::format("{{\"text\": \"{}{}\"}}\n", i, std::string("abcdefghij").substr(0, 4 + i * 7 % 5));
+    EXPECT_TRUE(write_file_atomic(*this / "ten.jsonl", lines).ok());
+  }
+  ~SampleFolder() { ::unsetenv("XDG_CACHE_HOME"); }
+
+  Result<TrainSummary> go(const std::string& name, std::vector<std::string> words) const {
+    words.insert(words.end(), {"train_files=" + (*this / "ten.jsonl"), "data_shuffle_seed=42",
+                               "learning_rate=1e-3", "gradient_clipping_threshold=0"});
+    return train(name, words);
+  }
+  std::vector<double> losses(const std::string& name) const {
+    std::vector<double> out;
+    for (const auto& record : steps(name)) out.push_back(record["loss"].get<double>());
+    return out;
+  }
+};
+
+// Three epochs of ten samples, stopped inside the second and resumed: the same losses to the bit, whatever
+// reads the rows, and in the same order on another number of ranks.
+TEST(Packing, ResumeGoesOnWithTheSameSamples) {
+  const SampleFolder f;
+  ASSERT_OK(f.go("whole", {"steps=15"}));
+  const std::vector<double> want = f.losses("whole");
+  ASSERT_EQ(want.size(), 15U);
+  ASSERT_OK(f.go("parts", {"steps=8", "grain_worker_count=1"}));
+  ASSERT_OK(f.go("parts", {"steps=15", "grain_worker_count=4"}));
+  EXPECT_EQ(f.losses("parts"), want);
+
+  const std::vector<std::string> two = {"ranks=2", "ici_data_parallelism=2", "per_device_batch_size=1"};
+  const auto with = [](std::vector<std::string> words, const std::string& word) {
+    words.push_back(word);
+    return words;
+  };
+  ASSERT_OK(f.go("two", with(two, "steps=15")));
+  ASSERT_OK(f.go("two parts", with(with(two, "steps=8"), "grain_worker_count=4")));
+  ASSERT_OK(f.go("two parts", with(two, "steps=15")));
+  EXPECT_EQ(f.losses("two parts"), f.losses("two"));
+  // Saved on two ranks, resumed on one: a rank's batch as a micro-step has the same bits.
+  ASSERT_OK(f.go("to one", with(two, "steps=8")));
+  ASSERT_OK(f.go("to one", {"steps=15", "per_device_batch_size=1", "gradient_accumulation_steps=2"}));
+  EXPECT_EQ(f.losses("to one"), f.losses("two"));
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(f.losses("two")[i], want[i], 1e-5 * want[i]) << i;
+
+  const auto other = f.go("whole", {"steps=20", "packing=true"});
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.status().message().find("was trained on other rows"), std::string::npos)
+      << other.status().message();
+}
+
+TEST(Packing, MeshesAndRematHaveTheSameBits) {
+  const SampleFolder f;
+  const auto go = [&](const std::string& name, std::vector<std::string> words) {
+    words.insert(words.end(), {"packing=true", "steps=3", "max_target_length=32", "per_device_batch_size=1"});
+    return f.go(name, words);
+  };
+  ASSERT_OK(go("data", {"ranks=2", "ici_data_parallelism=2"}));
+  ASSERT_OK(go("fsdp", {"ranks=2", "ici_fsdp_parallelism=2", "remat_policy=full"}));
+  ASSERT_OK(go("micro", {"gradient_accumulation_steps=2", "remat_policy=minimal", "grain_worker_count=2"}));
+  EXPECT_EQ(f.losses("data"), f.losses("fsdp"));
+  EXPECT_EQ(f.losses("data"), f.losses("micro"));
+  EXPECT_EQ(f.tensors("data", 3), f.tensors("fsdp", 3));
+  EXPECT_EQ(f.tensors("data", 3), f.tensors("micro", 3));
+}
+
+TEST(Packing, SetsOfHeldOutTextAndTheDataEnd) {
+  const SampleFolder f;
+  const auto s =
+      f.go("a", {"steps=100", "end_of_data=stop", "num_epoch=2", "packing=true", "eval_interval=50",
+                 "eval_files=first=" + (f / "held_out.txt") + ",second=" + (f / "ten.jsonl")});
+  ASSERT_OK(s);
+  EXPECT_EQ(s->steps, s->eval->step);
+  EXPECT_LT(s->steps, 11);
+  ASSERT_EQ(s->eval->sets.size(), 2U);
+  const auto& sets = s->eval->sets;
+  EXPECT_EQ(sets[0].name, "first");
+  EXPECT_EQ(sets[0].tokens, 699);
+  EXPECT_EQ(sets[0].tokens + sets[1].tokens, s->eval->tokens);
+  EXPECT_NEAR(
+      sets[0].loss * static_cast<double>(sets[0].tokens) + sets[1].loss * static_cast<double>(sets[1].tokens),
+      s->eval->loss * static_cast<double>(s->eval->tokens), 1e-6);
+  EXPECT_EQ(f.records("a").back()["eval_sets"]["second"]["loss"].get<double>(), sets[1].loss);
+  const auto again = f.go("a", {"steps=100", "end_of_data=stop", "num_epoch=2", "packing=true"});
+  ASSERT_OK(again);
+  EXPECT_EQ(again->steps, 0);
+}
+
+}  // namespace
+}  // namespace lignum::train
