@@ -65,14 +65,14 @@ struct Outcome {
   }
 };
 
-Outcome run(const std::vector<Row>& rows, bool segmented, const Way& way, bool logits = true) {
+Outcome run(const std::vector<Row>& rows, bool segmented, const Way& way) {
   const auto seq = static_cast<int64_t>(rows[0].ids.size());
   plan::ProgramOptions o;
   o.model = model();
   o.shape = {static_cast<int64_t>(rows.size()), seq, way.dtype};
   o.shape.segmented = segmented;
   o.outputs = plan::Outputs::grads;
-  o.logits = logits;
+  o.logits = true;
   o.remat = passes::remat_policy(way.remat).value();
   const Result<plan::Program> program = plan::make_program(o);
   EXPECT_TRUE(program.ok()) << program.status().message();
@@ -101,15 +101,16 @@ Outcome run(const std::vector<Row>& rows, bool segmented, const Way& way, bool l
   Outcome out;
   std::memcpy(&out.loss, x.output("loss"), sizeof(float));
   std::memcpy(&out.tokens, x.output("tokens"), sizeof(float));
-  if (logits) {
-    const auto count = static_cast<int64_t>(rows.size()) * seq * kVocab;
-    if (way.dtype == DType::f32) {
-      const auto* from = reinterpret_cast<const float*>(x.output("logits"));
-      out.logits.assign(from, from + count);
-    } else {
-      const auto* from = reinterpret_cast<const bf16*>(x.output("logits"));
-      for (int64_t i = 0; i < count; ++i) out.logits.push_back(to_float(from[i]));
-    }
+  const auto count = static_cast<int64_t>(rows.size()) * seq * kVocab;
+  const auto& outputs = program->local->outputs();
+  const auto at =
+      std::find_if(outputs.begin(), outputs.end(), [](const auto& o) { return o.name == "logits"; });
+  if (program->local->type(at->value).dtype == DType::f32) {
+    const auto* from = reinterpret_cast<const float*>(x.output("logits"));
+    out.logits.assign(from, from + count);
+  } else {
+    const auto* from = reinterpret_cast<const bf16*>(x.output("logits"));
+    for (int64_t i = 0; i < count; ++i) out.logits.push_back(to_float(from[i]));
   }
   for (const models::Parameter& p : models::parameters(o.model)) {
     int64_t n = 1;

@@ -335,8 +335,11 @@ Mixture::Place TrainData::row_at(int64_t global_row) const {
 }
 
 void TrainData::end_after(int64_t epochs) {
-  for (size_t s = 0; s < sources_.size(); ++s)
-    end_row_ = std::min(end_row_, mixture_.place_of(static_cast<int64_t>(s), sources_[s]->count() * epochs));
+  for (size_t s = 0; s < sources_.size(); ++s) {
+    const int64_t count = sources_[s]->count();
+    if (count > kEndless / epochs) continue;
+    end_row_ = std::min(end_row_, mixture_.place_of(static_cast<int64_t>(s), count * epochs));
+  }
 }
 
 Status TrainData::check_steps(int64_t first_row, int64_t steps) const {

@@ -23,11 +23,11 @@ enum class FileKind : uint8_t { text, json_lines, documents, npy, bin };
 FileKind file_kind(std::string_view path);
 
 struct DocumentOptions {
-  SharedTokenizer tokenizer;   // null: a token is a byte
-  std::string field = "text";  // of JSON lines
-  int64_t separator = -1;      // an id that ends a document; -1: none
-  int64_t vocab_size = 0;      // of the model: a sample of the ids must be below
-  int threads = 1;             // that text becomes ids on
+  SharedTokenizer tokenizer = nullptr;  // a token is a byte
+  std::string field = "text";           // of JSON lines
+  int64_t separator = -1;               // an id that ends a document; -1: none
+  int64_t vocab_size = 0;               // of the model: a sample of the ids must be below
+  int threads = 1;                      // that text becomes ids on
 };
 
 // Movable, and read by any number of threads at once: the ids lie in a mapped file.

@@ -313,7 +313,7 @@ TEST(Mixture, KeepsToTheWeights) {
 }
 
 TEST(Mixture, RefusesWeights) {
-  const auto refused = [](std::vector<std::string> weights) {
+  const auto refused = [](const std::vector<std::string>& weights) {
     return Mixture::parse("train_weights", weights).status().message();
   };
   for (const char* bad : {"0", "-1", "nan", "inf", "1x", "", "1e999"}) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/text.h"
@@ -64,6 +65,8 @@ Mixture::Place Mixture::at(int64_t place) const {
 int64_t Mixture::place_of(int64_t source, int64_t rows) const {
   if (quotas_.empty()) return rows;
   const int64_t quota = quotas_[static_cast<size_t>(source)];
+  if (rows / quota >= std::numeric_limits<int64_t>::max() / kPeriod - 1)
+    return std::numeric_limits<int64_t>::max();
   const auto at = std::find(pattern_.begin(), pattern_.end(), Place{source, rows % quota});
   return rows / quota * kPeriod + (at - pattern_.begin());
 }

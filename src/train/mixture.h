@@ -28,7 +28,7 @@ class Mixture {
     friend bool operator==(const Place&, const Place&) = default;
   };
   Place at(int64_t place) const;
-  // The first place where a source gives its row number `rows`.
+  // The place where a source gives its row number `rows`; the largest number where none holds it.
   int64_t place_of(int64_t source, int64_t rows) const;
   double part(size_t source) const;  // of all rows
   std::string text() const;          // for a fingerprint; empty: one source

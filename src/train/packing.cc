@@ -53,7 +53,11 @@ class DocumentRows final : public Rows {
       return;
     }
     cut();
-    packing_ == Packing::first_fit ? fit() : alone();
+    if (packing_ == Packing::first_fit) {
+      fit();
+    } else {
+      alone();
+    }
   }
 
   int64_t count() const override { return count_; }
