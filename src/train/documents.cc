@@ -18,7 +18,7 @@ struct Shard {
   int bytes = 2;  // of an id
 };
 
-std::string_view view(std::span<const std::byte> bytes) {
+std::string_view characters(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
@@ -33,7 +33,7 @@ std::string_view npy_field(std::string_view header, std::string_view key) {
 
 // NumPy's format, versions 1 to 3: magic, version, length of the header, a Python dictionary.
 Result<Shard> npy_shard(std::span<const std::byte> bytes, const std::string& path) {
-  const std::string_view text = view(bytes);
+  const std::string_view text = characters(bytes);
   if (text.size() < 12 || text.substr(0, 6) != "\x93NUMPY") return user_error("{}: no .npy file", path);
   const int version = std::to_integer<int>(bytes[6]);
   const size_t prefix = version == 1 ? 10 : 12;
