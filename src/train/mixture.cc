@@ -39,7 +39,8 @@ Result<Mixture> Mixture::parse(std::string_view key, const std::vector<std::stri
   // What rounding down left goes to the largest remainders, one each.
   std::vector<size_t> order(weights.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rest[a] > rest[b]; });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return rest[a] > rest[b] || (rest[a] == rest[b] && a < b); });
   const int64_t given = std::accumulate(m.quotas_.begin(), m.quotas_.end(), int64_t{0});
   for (int64_t i = 0; i < kPeriod - given; ++i) ++m.quotas_[order[static_cast<size_t>(i) % order.size()]];
   // Each place goes to the source that is furthest behind its part.
