@@ -119,9 +119,7 @@ Status decode(const TextArguments& a) {
 
 Status show(const TextArguments& a, bool given) {
   LIGNUM_ASSIGN_OR_RETURN(const Tokenizer t, load(a.tokenizer));
-  std::vector<std::string> special;
-  for (const auto& token : t.added_tokens())
-    if (token.special) special.push_back(token.content);
+  const tokenizer::Description d = t.describe();
   std::vector<int32_t> ids;
   std::string text;
   if (given || !a.file.empty()) {
@@ -131,19 +129,19 @@ Status show(const TextArguments& a, bool given) {
   const double ratio = ids.empty() ? 0 : static_cast<double>(text.size()) / static_cast<double>(ids.size());
   if (a.json) {
     nlohmann::ordered_json j = {{"tokenizer", a.tokenizer},
-                                {"model", t.model().options().byte_level ? "byte-level BPE" : "BPE"},
+                                {"model", d.kind},
                                 {"vocab_size", t.vocab_size()},
-                                {"merges", t.model().merges()},
-                                {"special_tokens", special},
+                                {"merges", d.merges},
+                                {"special_tokens", d.special},
                                 {"prefix", std::vector<int32_t>(t.prefix().begin(), t.prefix().end())},
                                 {"suffix", std::vector<int32_t>(t.suffix().begin(), t.suffix().end())}};
     if (!ids.empty()) j["bytes_per_token"] = ratio;
     print_json(j);
     return {};
   }
-  print_line(fmt::format("{}: {}, {} ids, {} merges, {} added tokens of which {} special", a.tokenizer,
-                         t.model().options().byte_level ? "byte-level BPE" : "BPE", t.vocab_size(),
-                         t.model().merges(), t.added_tokens().size(), special.size()));
+  print_line(fmt::format("{}: {}, {} ids,{} {} added tokens of which {} special", a.tokenizer, d.kind,
+                         t.vocab_size(), d.merges < 0 ? "" : fmt::format(" {} merges,", d.merges), d.added,
+                         d.special.size()));
   for (const auto& [name, around] : {std::pair("before", t.prefix()), std::pair("after", t.suffix())})
     for (const int32_t id : around) print_line(fmt::format("{} a text: {} {}", name, id, shown(t.token(id))));
   if (ids.empty()) return {};

@@ -68,9 +68,11 @@ std::vector<Row> maxtext_rows() {
           .of({"synthetic", "text"})
           .ours("synthetic"),
       text("tokenizer_path",
-           "a tokenizer.json or its folder; empty: model_path's, where it has one, else bytes"),
-      text("tokenizer_type", "huggingface: a tokenizer.json; bytes: none, a token is a byte")
-          .of({"huggingface", "bytes"})
+           "a tokenizer's file or folder; empty: model_path's, where it has one, else bytes"),
+      text("tokenizer_type",
+           "huggingface: tokenizer.json; sentencepiece: a .model; tiktoken: ranks, cut by tokenizer_pattern; "
+           "bytes: none, a token is a byte")
+          .of({"huggingface", "sentencepiece", "tiktoken", "bytes"})
           .ours("huggingface"),
       boolean("packing", "rows hold several documents, which attention, positions and loss keep apart")
           .ours("false"),
@@ -85,6 +87,8 @@ std::vector<Row> maxtext_rows() {
               "threads of a rank that prepare batches ahead of the step; 0: the rank's own, in the step. The "
               "order of rows does not depend on it")
           .ours("0"),
+      boolean("add_bos", "BOS before each text; huggingface: what the file's template has, false: nothing"),
+      boolean("add_eos", "EOS behind each text; huggingface: what the file's template has, false: nothing"),
       boolean("enable_data_shuffling", "a new order of the rows each epoch"),
       integer("data_shuffle_seed", 0, kMaxSeed, "seed of that order, and of synthetic tokens"),
       integer("init_weights_seed", 0, kMaxSeed, "seed of the initial weights"),
@@ -163,6 +167,9 @@ std::vector<Row> own_rows() {
       integer("ranks", 1, 65536, "ranks of a native run; -1: what the mesh asks for")
           .or_minus_one()
           .ours("-1"),
+      text("tokenizer_pattern", "how texts are cut for a tiktoken rank file, and its special tokens")
+          .of({"llama3", "gpt2", "cl100k", "o200k"})
+          .ours("llama3"),
       text("comm",
            "what joins the ranks: threads of one process, or mpi (a process each); auto: mpi under mpiexec, "
            "else "

@@ -79,7 +79,8 @@ Result<ModelFolder> open_model(const std::string& path) {
 
 Result<Codec> Codec::open(const ModelFolder& model) {
   Codec codec;
-  const std::string path = join_path(model.folder, tokenizer::kFileName);
+  std::string path = join_path(model.folder, tokenizer::kFileName);
+  if (!exists(path)) path = join_path(model.folder, tokenizer::kModelFileName);
   if (exists(path)) {
     LIGNUM_ASSIGN_OR_RETURN(codec.tokenizer_, tokenizer::Tokenizer::load(path));
     if (codec.tokenizer_->vocab_size() > model.model.vocab_size) {
@@ -88,9 +89,10 @@ Result<Codec> Codec::open(const ModelFolder& model) {
     }
   } else if (model.model.vocab_size != kBytes) {
     return user_error(
-        "{}: a vocabulary of {} without {}; only one of 256 is taken for bytes: give the prompt as token ids "
+        "{}: a vocabulary of {} without {} or {}; only one of 256 is taken for bytes: give the prompt as "
+        "token ids "
         "(--ids)",
-        model.folder, model.model.vocab_size, tokenizer::kFileName);
+        model.folder, model.model.vocab_size, tokenizer::kFileName, tokenizer::kModelFileName);
   }
   return codec;
 }

@@ -27,8 +27,8 @@ Result<ModelFolder> open_model(const std::string& path);
 // Texts and tokens of a model.
 class Codec {
  public:
-  // The folder's tokenizer.json; without one a model of 256 tokens reads bytes. Another is refused, and so is
-  // a tokenizer of more tokens than the model has.
+  // The folder's tokenizer.json or tokenizer.model; without one a model of 256 tokens reads bytes. Another is
+  // refused, and so is a tokenizer of more tokens than the model has.
   static Result<Codec> open(const ModelFolder& model);
 
   // With what the tokenizer puts around a text (BOS, say).

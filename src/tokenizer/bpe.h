@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "tokenizer/engine.h"
 #include "tokenizer/word_cache.h"
 
 namespace lignum::tokenizer {
@@ -71,7 +72,6 @@ class Bpe {
  public:
   using Vocabulary = std::vector<std::pair<std::string, int32_t>>;
   using Merges = std::vector<std::pair<std::string, std::string>>;
-  static constexpr int32_t kMaxId = (1 << 22) - 1;
 
   // The rank of a merge is its place. Errors name the token or the merge.
   static Result<Bpe> make(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& options);

@@ -187,9 +187,9 @@ class Merger {
 
 Status check(const BpeTrainerOptions& options) {
   const auto least = static_cast<int64_t>(256 + options.special_tokens.size());
-  if (options.vocab_size < least || options.vocab_size > Bpe::kMaxId) {
+  if (options.vocab_size < least || options.vocab_size > kMaxId) {
     return user_error("a vocabulary of {} tokens: {} to {} are allowed (256 bytes and {} special tokens)",
-                      options.vocab_size, least, Bpe::kMaxId, options.special_tokens.size());
+                      options.vocab_size, least, kMaxId, options.special_tokens.size());
   }
   std::set<std::string_view> seen;
   for (const std::string& token : options.special_tokens) {

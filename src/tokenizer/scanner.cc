@@ -11,6 +11,8 @@ constexpr std::string_view kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kCl100k =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
@@ -111,7 +113,7 @@ size_t scan_gpt2(std::string_view text, size_t begin) {
   return white_space_end(text, begin, p.at);
 }
 
-size_t scan_llama3(std::string_view text, size_t begin, int digits) {
+size_t scan_llama3(std::string_view text, size_t begin, int digits, bool keeps_end) {
   if (text[begin] == '\'') {
     if (const size_t length = contraction(text, begin, true); length > 0) return begin + length;
   }
@@ -146,24 +148,35 @@ size_t scan_llama3(std::string_view text, size_t begin, int digits) {
     p.at = next;
     if (space == CharClass::newline) past_newline = next;
   }
+  if (keeps_end && p.ended()) return p.at;
   return past_newline > 0 ? past_newline : white_space_end(text, begin, p.at);
 }
 
 }  // namespace
 
 std::string_view scanner_expression(Scanner scanner) {
-  return scanner == Scanner::gpt2 ? kGpt2 : scanner == Scanner::llama3 ? kLlama3 : kQwen;
+  switch (scanner) {
+    case Scanner::gpt2:
+      return kGpt2;
+    case Scanner::llama3:
+      return kLlama3;
+    case Scanner::cl100k:
+      return kCl100k;
+    case Scanner::qwen:
+      return kQwen;
+  }
+  return {};
 }
 
 std::optional<Scanner> scanner_of(std::string_view expression) {
-  for (const Scanner s : {Scanner::gpt2, Scanner::llama3, Scanner::qwen})
+  for (const Scanner s : {Scanner::gpt2, Scanner::llama3, Scanner::cl100k, Scanner::qwen})
     if (expression == scanner_expression(s)) return s;
   return std::nullopt;
 }
 
 size_t scan(Scanner scanner, std::string_view text, size_t begin) {
-  return scanner == Scanner::gpt2 ? scan_gpt2(text, begin)
-                                  : scan_llama3(text, begin, scanner == Scanner::llama3 ? 3 : 1);
+  if (scanner == Scanner::gpt2) return scan_gpt2(text, begin);
+  return scan_llama3(text, begin, scanner == Scanner::qwen ? 1 : 3, scanner == Scanner::cl100k);
 }
 
 }  // namespace lignum::tokenizer

@@ -11,8 +11,9 @@ namespace lignum::tokenizer {
 
 enum class Scanner : uint8_t {
   gpt2,    // GPT-2, and ByteLevel with use_regex
-  llama3,  // Llama 3 (cl100k's alternatives): numbers in threes
-  qwen,    // Qwen 2 and 3: the same with single digits
+  llama3,  // Llama 3: numbers in threes
+  cl100k,  // the same, but white space at the end of the text is one piece
+  qwen,    // Qwen 2 and 3: Llama 3's with single digits
 };
 
 // The expression that it stands for, as tokenizer.json files write it.

@@ -1,150 +1,103 @@
 #include "tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <mutex>
-#include <set>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "tokenizer/unicode.h"
 
 namespace lignum::tokenizer {
 
-// A call takes one, or makes one, and gives it back.
-struct Tokenizer::ScratchPool {
-  std::unique_ptr<BpeScratch> take() {
-    const std::scoped_lock lock(mutex);
-    if (free.empty()) return std::make_unique<BpeScratch>();
-    std::unique_ptr<BpeScratch> scratch = std::move(free.back());
-    free.pop_back();
-    return scratch;
+const char* format_name(Format format) {
+  switch (format) {
+    case Format::json:
+      return "a tokenizer.json";
+    case Format::sentencepiece:
+      return "a SentencePiece model";
+    case Format::tiktoken:
+      return "a tiktoken rank file";
   }
-  void give_back(std::unique_ptr<BpeScratch> scratch) {
-    // What one long piece took is not kept for ever.
-    constexpr size_t kKept = 1 << 16;
-    if (scratch->symbols.capacity() > kKept) scratch->symbols = {};
-    if (scratch->queue.capacity() > kKept) scratch->queue = {};
-    const std::scoped_lock lock(mutex);
-    free.push_back(std::move(scratch));
-  }
-  std::mutex mutex;
-  std::vector<std::unique_ptr<BpeScratch>> free;
-};
+  return "";
+}
 
-Tokenizer::Tokenizer(Bpe model, Parts parts)
-    : model_(std::make_unique<const Bpe>(std::move(model))),
-      parts_(std::move(parts)),
-      scratch_(std::make_unique<ScratchPool>()) {}
-Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
-Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
-Tokenizer::~Tokenizer() = default;
+Result<Format> format_of(std::string_view bytes) {
+  const size_t first = bytes.find_first_not_of(" \t\r\n");
+  if (first != std::string_view::npos && bytes[first] == '{') return Format::json;
+  if (looks_like_ranks(bytes)) return Format::tiktoken;
+  // Field 1 of the message, a piece.
+  if (bytes.starts_with('\n')) return Format::sentencepiece;
+  return user_error("neither {}, nor {}, nor {}", format_name(Format::json),
+                    format_name(Format::sentencepiece), format_name(Format::tiktoken));
+}
 
-Result<Tokenizer> Tokenizer::make(Bpe model, Parts parts) {
-  Tokenizer t(std::move(model), std::move(parts));
-  t.vocab_size_ = t.text_vocab_size_ = t.model_->vocab_size();
-  std::vector<AddedToken> raw, normalized;
-  std::vector<std::string> raw_text, normalized_text;
-  std::set<int32_t> seen;
-  for (const AddedToken& a : t.parts_.added) {
-    const std::string_view there = t.model_->token(a.id);
-    const int32_t in_model = t.model_->id_of(a.content);
-    if (in_model >= 0 ? in_model != a.id : !there.empty()) {
-      return user_error(
-          "the added token '{}' has the id {}, but in the vocabulary {}", shown(a.content), a.id,
-          in_model >= 0 ? fmt::format("it is {}", in_model) : fmt::format("that is '{}'", shown(there)));
-    }
-    if (a.id < 0 || a.id > Bpe::kMaxId)
-      return user_error("the added token '{}' has the id {}; 0 to {} are allowed", shown(a.content), a.id,
-                        Bpe::kMaxId);
-    if (!seen.insert(a.id).second) return user_error("two added tokens have the id {}", a.id);
-    t.vocab_size_ = std::max<int64_t>(t.vocab_size_, a.id + 1);
-    if (!a.special) t.text_vocab_size_ = std::max<int64_t>(t.text_vocab_size_, a.id + 1);
-    if (!a.normalized) {
-      raw.push_back(a);
-      raw_text.push_back(a.content);
-      continue;
-    }
-    LIGNUM_ASSIGN_OR_RETURN(std::string text, t.parts_.normalizer.apply(a.content));
-    normalized.push_back(a);
-    normalized_text.push_back(std::move(text));
+Result<Tokenizer> Tokenizer::read(std::string_view bytes, const std::string& what,
+                                  const LoadOptions& options) {
+  const Result<Format> found = format_of(bytes);
+  if (!options.format && !found.ok()) return found.status().with_context(what);
+  const Format format = options.format.value_or(found.ok() ? *found : Format::json);
+  if (found.ok() && *found != format) {
+    return user_error("{}: this is {}, not {}", what, format_name(*found), format_name(format));
   }
-  LIGNUM_ASSIGN_OR_RETURN(t.raw_, TokenFinder::make(std::move(raw), raw_text));
-  LIGNUM_ASSIGN_OR_RETURN(t.normalized_, TokenFinder::make(std::move(normalized), normalized_text));
-  std::sort(t.parts_.added.begin(), t.parts_.added.end(),
-            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
-  for (const auto* ids : {&t.parts_.prefix, &t.parts_.suffix}) {
-    for (const int32_t id : *ids) {
-      if (t.token(id).empty()) return user_error("the post-processor adds the id {}, which no token has", id);
-      t.text_vocab_size_ = std::max<int64_t>(t.text_vocab_size_, id + 1);
+  switch (format) {
+    case Format::sentencepiece:
+      return parse_sentencepiece(bytes, what);
+    case Format::tiktoken: {
+      const Result<std::string> json = tiktoken_to_json(bytes, options.ranks);
+      if (!json.ok()) return json.status().with_context(what);
+      return parse(*json, what);
     }
+    case Format::json:
+      break;
   }
+  return parse(bytes, what);
+}
+
+Result<Tokenizer> Tokenizer::load(const std::string& path, const LoadOptions& options) {
+  LIGNUM_ASSIGN_OR_RETURN(const std::string bytes, read_text(path, kMaxFileBytes));
+  return read(bytes, path, options);
+}
+
+Result<Tokenizer> Tokenizer::make(std::unique_ptr<const Engine> engine, std::vector<int32_t> prefix,
+                                  std::vector<int32_t> suffix) {
+  for (const auto* ids : {&prefix, &suffix}) {
+    for (const int32_t id : *ids)
+      if (engine->token(id).empty())
+        return user_error("the post-processor adds the id {}, which no token has", id);
+  }
+  Tokenizer t;
+  t.engine_ = std::move(engine);
+  t.surround(std::move(prefix), std::move(suffix));
   return t;
 }
 
-int32_t Tokenizer::id_of(std::string_view token) const {
-  for (const AddedToken& a : parts_.added)
-    if (a.content == token) return a.id;
-  return model_->id_of(token);
-}
-
-const AddedToken* Tokenizer::added(int32_t id) const {
-  const auto it = std::lower_bound(parts_.added.begin(), parts_.added.end(), id,
-                                   [](const AddedToken& a, int32_t i) { return a.id < i; });
-  return it != parts_.added.end() && it->id == id ? &*it : nullptr;
-}
-
-std::string_view Tokenizer::token(int32_t id) const {
-  const AddedToken* a = added(id);
-  return a != nullptr ? std::string_view(a->content) : model_->token(id);
-}
-
-bool Tokenizer::is_special(int32_t id) const {
-  const AddedToken* a = added(id);
-  return a != nullptr && a->special;
-}
-
-Status Tokenizer::encode_section(std::string_view text, bool at_start, bool allow_special,
-                                 BpeScratch& scratch, std::vector<int32_t>& ids) const {
-  std::string buffer;
-  if (!parts_.normalizer.empty()) {
-    LIGNUM_ASSIGN_OR_RETURN(buffer, parts_.normalizer.apply(std::string(text)));
-    text = buffer;
+void Tokenizer::surround(std::vector<int32_t> prefix, std::vector<int32_t> suffix) {
+  for (const auto* ids : {&prefix, &suffix}) {
+    for (const int32_t id : *ids)
+      LIGNUM_CHECK(!engine_->token(id).empty(), "id {} of {}", id, engine_->vocab_size());
   }
-  const auto encode_piece = [&](std::string_view piece) { return model_->encode(piece, scratch, ids); };
-  Status status;
-  normalized_.find(text, allow_special, [&](const AddedToken* token, std::string_view part) {
-    if (token != nullptr) {
-      ids.push_back(token->id);
-    } else if (status.ok()) {
-      status = parts_.pre_tokenizer.run(part, at_start && part.data() == text.data(), encode_piece);
-    }
-  });
-  return status;
+  prefix_ = std::move(prefix);
+  suffix_ = std::move(suffix);
+}
+
+int64_t Tokenizer::text_vocab_size() const {
+  int64_t size = engine_->text_vocab_size();
+  for (const auto* ids : {&prefix_, &suffix_})
+    for (const int32_t id : *ids) size = std::max<int64_t>(size, id + 1);
+  return size;
 }
 
 Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   std::string buffer;
   if (!is_utf8(text)) text = buffer = replace_ill_formed(text);
-  std::vector<int32_t> ids(options.add_special_tokens ? parts_.prefix : std::vector<int32_t>());
-  ids.reserve(ids.size() + text.size() / 3 + 8);
-  std::unique_ptr<BpeScratch> scratch = scratch_->take();
-  Status status;
-  raw_.find(text, options.allow_special, [&](const AddedToken* token, std::string_view part) {
-    if (token != nullptr) {
-      ids.push_back(token->id);
-    } else if (status.ok()) {
-      status = encode_section(part, part.data() == text.data(), options.allow_special, *scratch, ids);
-    }
-  });
-  scratch_->give_back(std::move(scratch));
-  if (!status.ok()) return status;
+  std::vector<int32_t> ids(options.add_special_tokens ? prefix_ : std::vector<int32_t>());
+  LIGNUM_RETURN_IF_ERROR(engine_->encode(text, options.allow_special, ids));
   if (options.add_special_tokens) {
     // One BOS is enough.
-    const auto& prefix = parts_.prefix;
-    const auto own = ids.begin() + static_cast<std::ptrdiff_t>(prefix.size());
-    const bool has_own = options.allow_special && static_cast<size_t>(ids.end() - own) >= prefix.size() &&
-                         std::equal(prefix.begin(), prefix.end(), own);
+    const auto own = ids.begin() + static_cast<std::ptrdiff_t>(prefix_.size());
+    const bool has_own = options.allow_special && static_cast<size_t>(ids.end() - own) >= prefix_.size() &&
+                         std::equal(prefix_.begin(), prefix_.end(), own);
     if (has_own) ids.erase(ids.begin(), own);
-    ids.insert(ids.end(), parts_.suffix.begin(), parts_.suffix.end());
+    ids.insert(ids.end(), suffix_.begin(), suffix_.end());
   }
   return ids;
 }
@@ -169,15 +122,10 @@ Result<std::vector<std::vector<int32_t>>> Tokenizer::encode_all(std::span<const 
 }
 
 Result<std::string> Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
-  std::vector<std::string> tokens;
-  tokens.reserve(ids.size());
-  for (const int32_t id : ids) {
-    const std::string_view text = token(id);
-    if (text.empty()) return user_error("no token has the id {}; the vocabulary ends at {}", id, vocab_size_);
-    if (skip_special_tokens && is_special(id)) continue;
-    tokens.emplace_back(text);
-  }
-  return parts_.decoder.apply(std::move(tokens));
+  for (const int32_t id : ids)
+    if (token(id).empty())
+      return user_error("no token has the id {}; the vocabulary ends at {}", id, vocab_size());
+  return engine_->decode(ids, skip_special_tokens);
 }
 
 }  // namespace lignum::tokenizer

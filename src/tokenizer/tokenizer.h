@@ -1,6 +1,6 @@
-// Tokenisers as Hugging Face writes them (tokenizer.json), with its ids: BPE models with their normalisers,
-// pre-tokenisers, added tokens, post-processors and decoders. A file with a part that is not implemented is
-// refused by that part's name.
+// Tokenisers, with the ids of the libraries that their files come from: Hugging Face's tokenizer.json,
+// SentencePiece's .model, tiktoken's rank files. A file with a part that is not implemented is refused by
+// that part's name.
 //
 // A text is UTF-8; ill-formed bytes are read as Python's errors="replace" reads them, each maximal part of a
 // character as U+FFFD. Pairs of texts and type ids have no place here.
@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,20 +16,28 @@
 
 #include "base/parallel.h"
 #include "base/status.h"
-#include "tokenizer/added_tokens.h"
-#include "tokenizer/bpe.h"
-#include "tokenizer/decoder.h"
-#include "tokenizer/normalizer.h"
-#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/engine.h"
+#include "tokenizer/tiktoken.h"
 
 namespace lignum::tokenizer {
 
 inline constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;
-inline constexpr const char* kFileName = "tokenizer.json";
+inline constexpr const char* kFileName = "tokenizer.json";        // in a folder
+inline constexpr const char* kModelFileName = "tokenizer.model";  // SentencePiece's, and Llama 3's ranks
+
+enum class Format : uint8_t { json, sentencepiece, tiktoken };
+const char* format_name(Format format);  // as in messages
+// By the first bytes; an error where they are none of the three.
+Result<Format> format_of(std::string_view bytes);
+
+struct LoadOptions {
+  std::optional<Format> format;  // none: format_of
+  TiktokenKind ranks = TiktokenKind::llama3;
+};
 
 struct EncodeOptions {
-  // What the post-processor puts before and after a text: BOS, say. Where the text itself begins with those
-  // tokens (allow_special) they are not put there again.
+  // What stands before and after each text: BOS, say. Where the text itself begins with those tokens
+  // (allow_special) they are not put there again.
   bool add_special_tokens = true;
   // A special token that is written in the text is that token; else its characters are text like any other.
   // For texts that the caller made, never for what a user typed. Added tokens that are not special are always
@@ -36,39 +45,33 @@ struct EncodeOptions {
   bool allow_special = false;
 };
 
-// What a tokenizer.json says, checked part by part.
-struct Parts {
-  Normalizer normalizer;
-  std::vector<AddedToken> added;  // by id, in a Tokenizer
-  PreTokenizer pre_tokenizer;
-  std::vector<int32_t> prefix, suffix;  // of the post-processor's template
-  Decoder decoder;
-};
-
-// Immutable: all calls may be made from several threads at once.
+// Immutable but for surround(): all calls may be made from several threads at once.
 class Tokenizer {
  public:
-  static Result<Tokenizer> load(const std::string& path);
-  // `what` stands at the head of errors.
+  static Result<Tokenizer> load(const std::string& path, const LoadOptions& options = {});
+  // The bytes of a file of any format; `what` stands at the head of errors.
+  static Result<Tokenizer> read(std::string_view bytes, const std::string& what,
+                                const LoadOptions& options = {});
+  // Of a tokenizer.json; prefix and suffix are what its post-processor puts around a text.
   static Result<Tokenizer> parse(std::string_view json, const std::string& what);
-  static Result<Tokenizer> make(Bpe model, Parts parts);
+  // Of a SentencePiece model: BOS is put before a text where the model has one.
+  static Result<Tokenizer> parse_sentencepiece(std::string_view bytes, const std::string& what);
+  static Result<Tokenizer> make(std::unique_ptr<const Engine> engine, std::vector<int32_t> prefix,
+                                std::vector<int32_t> suffix);
 
-  Tokenizer(Tokenizer&&) noexcept;
-  Tokenizer& operator=(Tokenizer&&) noexcept;
-  ~Tokenizer();
-
-  const Bpe& model() const { return *model_; }
-  const std::vector<AddedToken>& added_tokens() const { return parts_.added; }
-  int64_t vocab_size() const { return vocab_size_; }  // the largest id + 1
-  // The same of those ids that a text can get without allow_special: what a model must have at least. Gemma
-  // 3's file has a special token for images beyond its text models' vocabulary.
-  int64_t text_vocab_size() const { return text_vocab_size_; }
-  int32_t id_of(std::string_view token) const;  // -1: there is no such token
-  std::string_view token(int32_t id) const;     // as it is written in the file; empty: none
-  bool is_special(int32_t id) const;
+  int64_t vocab_size() const { return engine_->vocab_size(); }  // the largest id + 1
+  // The same of those ids that a text can get without allow_special: what a model must have at least.
+  int64_t text_vocab_size() const;
+  int32_t id_of(std::string_view token) const { return engine_->id_of(token); }  // -1: there is no such token
+  std::string_view token(int32_t id) const { return engine_->token(id); }  // as in the file; empty: none
+  bool is_special(int32_t id) const { return engine_->is_special(id); }
+  SpecialIds special_ids() const { return engine_->special_ids(); }
+  Description describe() const { return engine_->describe(); }
   // What add_special_tokens puts around a text.
-  std::span<const int32_t> prefix() const { return parts_.prefix; }
-  std::span<const int32_t> suffix() const { return parts_.suffix; }
+  std::span<const int32_t> prefix() const { return prefix_; }
+  std::span<const int32_t> suffix() const { return suffix_; }
+  // Other tokens than the file's, from now on; each has an id of the vocabulary.
+  void surround(std::vector<int32_t> prefix, std::vector<int32_t> suffix);
 
   Result<std::vector<int32_t>> encode(std::string_view text, const EncodeOptions& options = {}) const;
   // Each text by itself, on the threads of the pool. The first text that fails is named.
@@ -78,17 +81,10 @@ class Tokenizer {
   Result<std::string> decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
  private:
-  struct ScratchPool;
-  const AddedToken* added(int32_t id) const;  // nullptr: no added token has this id
-  Tokenizer(Bpe model, Parts parts);
-  Status encode_section(std::string_view text, bool at_start, bool allow_special, BpeScratch& scratch,
-                        std::vector<int32_t>& ids) const;
+  Tokenizer() = default;
 
-  std::unique_ptr<const Bpe> model_;
-  Parts parts_;
-  TokenFinder raw_, normalized_;  // added tokens that are looked for before and after normalisation
-  int64_t vocab_size_ = 0, text_vocab_size_ = 0;
-  std::unique_ptr<ScratchPool> scratch_;
+  std::unique_ptr<const Engine> engine_;
+  std::vector<int32_t> prefix_, suffix_;
 };
 
 }  // namespace lignum::tokenizer

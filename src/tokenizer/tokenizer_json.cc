@@ -1,13 +1,11 @@
-// tokenizer.json to a Tokenizer, and a trained vocabulary to tokenizer.json: all that knows JSON in this
-// room.
+// tokenizer.json to a Tokenizer.
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
-#include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "tokenizer/bpe_trainer.h"
+#include "tokenizer/pipeline.h"
 #include "tokenizer/tokenizer.h"
 
 namespace lignum::tokenizer {
@@ -210,8 +208,14 @@ Status read_pre_tokenizer(const json& j, const std::string& where, PreTokenizer&
   return f.done();
 }
 
+// What the post-processor puts around a text.
+struct Template {
+  std::vector<int32_t> prefix, suffix;
+  bool read = false;
+};
+
 // TemplateProcessing's `single`: special tokens, the text A, special tokens.
-Status read_template(Fields& f, Parts& parts) {
+Status read_template(Fields& f, Template& around) {
   f.any("pair");  // pairs of texts are not encoded
   const json& special = f.any("special_tokens");
   bool past_text = false;
@@ -234,10 +238,9 @@ Status read_template(Fields& f, Parts& parts) {
     token.any("id");
     token.any("tokens");
     for (const json& number : token.array("ids")) {
-      if (!number.is_number_unsigned() || number.get<uint64_t>() > Bpe::kMaxId)
-        return user_error("{}: ids of '{}' must be integers from 0 to {}", token.where(), shown(id),
-                          Bpe::kMaxId);
-      (past_text ? parts.suffix : parts.prefix).push_back(number.get<int32_t>());
+      if (!number.is_number_unsigned() || number.get<uint64_t>() > kMaxId)
+        return user_error("{}: ids of '{}' must be integers from 0 to {}", token.where(), shown(id), kMaxId);
+      (past_text ? around.suffix : around.prefix).push_back(number.get<int32_t>());
     }
     LIGNUM_RETURN_IF_ERROR(token.done());
   }
@@ -245,19 +248,19 @@ Status read_template(Fields& f, Parts& parts) {
   return f.done();
 }
 
-Status read_post_processor(const json& j, const std::string& where, Parts& parts, bool& has_template) {
+Status read_post_processor(const json& j, const std::string& where, Template& around) {
   if (j.is_null()) return {};
   Fields f(j, where);
   const std::string type = f.text("type");
   if (type == "Sequence") {
     return each(f, "processors", [&](const json& part, const std::string& place) {
-      return read_post_processor(part, place, parts, has_template);
+      return read_post_processor(part, place, around);
     });
   }
   if (type == "TemplateProcessing") {
-    if (has_template) return user_error("{}: a second TemplateProcessing is not implemented", where);
-    has_template = true;
-    return read_template(f, parts);
+    if (around.read) return user_error("{}: a second TemplateProcessing is not implemented", where);
+    around.read = true;
+    return read_template(f, around);
   }
   if (type == "ByteLevel") {  // trims offsets
     read_byte_level(f);
@@ -307,7 +310,7 @@ Result<std::vector<AddedToken>> read_added(const json& list, const std::string& 
   for (size_t i = 0; i < list.size(); ++i) {
     Fields f(list[i], fmt::format("{}[{}]", where, i));
     AddedToken t;
-    t.id = static_cast<int32_t>(f.integer("id", 0, Bpe::kMaxId));
+    t.id = static_cast<int32_t>(f.integer("id", 0, kMaxId));
     t.content = f.text("content");
     t.single_word = f.boolean("single_word", false);
     t.lstrip = f.boolean("lstrip", false);
@@ -362,9 +365,9 @@ Result<Bpe> read_model(const json& j, const std::string& where, bool byte_level)
   Bpe::Vocabulary vocabulary;
   vocabulary.reserve(vocab.size());
   for (const auto& [token, id] : vocab.items()) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > Bpe::kMaxId) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > kMaxId) {
       return user_error("{}: the id of '{}' must be an integer from 0 to {}", f.path("vocab"), shown(token),
-                        Bpe::kMaxId);
+                        kMaxId);
     }
     vocabulary.emplace_back(token, id.get<int32_t>());
   }
@@ -372,6 +375,18 @@ Result<Bpe> read_model(const json& j, const std::string& where, bool byte_level)
   Result<Bpe> bpe = Bpe::make(vocabulary, merges, options);
   if (!bpe.ok()) return bpe.status().with_context(where);
   return bpe;
+}
+
+// "NFC", or a Sequence's "Split, ByteLevel".
+std::string part_names(const json& part) {
+  if (part.is_null()) return "none";
+  std::string names;
+  for (const char* key : {"normalizers", "pretokenizers", "processors", "decoders"}) {
+    const auto list = part.find(key);
+    if (list == part.end()) continue;
+    for (const json& one : *list) names += (names.empty() ? "" : ", ") + part_names(one);
+  }
+  return names.empty() ? part["type"].get<std::string>() : names;
 }
 
 Result<Tokenizer> read_tokenizer(const json& root, const std::string& what) {
@@ -385,15 +400,19 @@ Result<Tokenizer> read_tokenizer(const json& root, const std::string& what) {
   LIGNUM_RETURN_IF_ERROR(read_normalizer(f.any("normalizer"), f.path("normalizer"), parts.normalizer));
   LIGNUM_RETURN_IF_ERROR(
       read_pre_tokenizer(f.any("pre_tokenizer"), f.path("pre_tokenizer"), parts.pre_tokenizer));
-  bool has_template = false;
-  LIGNUM_RETURN_IF_ERROR(
-      read_post_processor(f.any("post_processor"), f.path("post_processor"), parts, has_template));
+  Template around;
+  LIGNUM_RETURN_IF_ERROR(read_post_processor(f.any("post_processor"), f.path("post_processor"), around));
   LIGNUM_RETURN_IF_ERROR(read_decoder(f.any("decoder"), f.path("decoder"), parts.decoder));
   const auto& steps = parts.pre_tokenizer.steps();
   const bool byte_level = !steps.empty() && std::holds_alternative<ByteLevel>(steps.back());
   LIGNUM_ASSIGN_OR_RETURN(Bpe model, read_model(f.any("model"), f.path("model"), byte_level));
   LIGNUM_RETURN_IF_ERROR(f.done());
-  Result<Tokenizer> tokenizer = Tokenizer::make(std::move(model), std::move(parts));
+  for (const char* key : {"normalizer", "pre_tokenizer", "post_processor", "decoder"})
+    parts.description.emplace_back(key, part_names(f.any(key)));
+  Result<std::unique_ptr<Pipeline>> pipeline = Pipeline::make(std::move(model), std::move(parts));
+  if (!pipeline.ok()) return pipeline.status().with_context(what);
+  Result<Tokenizer> tokenizer =
+      Tokenizer::make(std::move(*pipeline), std::move(around.prefix), std::move(around.suffix));
   if (!tokenizer.ok()) return tokenizer.status().with_context(what);
   return tokenizer;
 }
@@ -403,63 +422,6 @@ Result<Tokenizer> read_tokenizer(const json& root, const std::string& what) {
 Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& what) {
   LIGNUM_ASSIGN_OR_RETURN(const json root, parse_json(text, what));
   return read_tokenizer(root, what);
-}
-
-Result<Tokenizer> Tokenizer::load(const std::string& path) {
-  LIGNUM_ASSIGN_OR_RETURN(const std::string text, read_text(path, kMaxFileBytes));
-  return parse(text, path);
-}
-
-std::string to_json(const TrainedBpe& trained) {
-  using Ordered = nlohmann::ordered_json;
-  const auto byte_level = [](bool use_regex) {
-    return Ordered{
-        {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
-  };
-  Ordered added = Ordered::array(), merges = Ordered::array();
-  Ordered::object_t vocab;
-  for (size_t i = 0; i < trained.specials; ++i) {
-    added.push_back({{"id", i},
-                     {"content", trained.tokens[i]},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
-  }
-  for (size_t i = 0; i < trained.tokens.size(); ++i)
-    vocab.Container::emplace_back(trained.tokens[i], i);  // no look-up: each is new
-  for (const auto& [left, right] : trained.merges) {
-    merges.push_back({trained.tokens[static_cast<size_t>(left)], trained.tokens[static_cast<size_t>(right)]});
-  }
-  Ordered pre = byte_level(true);
-  if (trained.scanner != Scanner::gpt2) {
-    const Ordered split = {{"type", "Split"},
-                           {"pattern", {{"Regex", scanner_expression(trained.scanner)}}},
-                           {"behavior", "Isolated"},
-                           {"invert", false}};
-    pre = {{"type", "Sequence"}, {"pretokenizers", Ordered::array({split, byte_level(false)})}};
-  }
-  const Ordered root = {{"version", "1.0"},
-                        {"truncation", nullptr},
-                        {"padding", nullptr},
-                        {"added_tokens", added},
-                        {"normalizer", nullptr},
-                        {"pre_tokenizer", pre},
-                        {"post_processor", nullptr},
-                        {"decoder", byte_level(true)},
-                        {"model",
-                         {{"type", "BPE"},
-                          {"dropout", nullptr},
-                          {"unk_token", nullptr},
-                          {"continuing_subword_prefix", nullptr},
-                          {"end_of_word_suffix", nullptr},
-                          {"fuse_unk", false},
-                          {"byte_fallback", false},
-                          {"ignore_merges", false},
-                          {"vocab", vocab},
-                          {"merges", merges}}}};
-  return root.dump(1) + "\n";
 }
 
 }  // namespace lignum::tokenizer

@@ -20,7 +20,6 @@ constexpr const char* kConfig = "config.json";
 constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kState = "state.json";
-constexpr const char* kTokenizer = tokenizer::kFileName;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kFirst = "adam_m.";
 constexpr const char* kSecond = "adam_v.";
@@ -127,13 +126,13 @@ Status write_texts(const std::string& folder, const CheckpointState& state,
                    const config::ModelConfig& model) {
   LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(folder, kConfig), config::model_to_hf_json(model)));
   LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(folder, kState), state_to_json(state).dump(2) + "\n"));
-  std::vector<const char*> names = {kConfig, kModel, kOptimizer, kState};
+  std::vector<std::string> names = {kConfig, kModel, kOptimizer, kState};
   if (!state.tokenizer.empty()) {
-    LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(folder, kTokenizer), state.tokenizer));
-    names.push_back(kTokenizer);
+    LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(folder, state.tokenizer_file), state.tokenizer));
+    names.push_back(state.tokenizer_file);
   }
   json files = json::object();
-  for (const char* name : names) {
+  for (const std::string& name : names) {
     LIGNUM_ASSIGN_OR_RETURN(const FileSum sum, sum_of(join_path(folder, name)));
     files[name] = {{"bytes", sum.size}, {"crc32c", fmt::format("{:08x}", sum.crc)}};
   }
@@ -148,9 +147,10 @@ Result<int64_t> check_manifest(const std::string& folder) {
   try {
     if (const int format = manifest.at("format"); format != kFormat)
       return user_error("{}: format {}, this program reads {}", path, format, kFormat);
-    std::vector<const char*> names = {kConfig, kModel, kOptimizer, kState};
-    if (manifest.at("files").contains(kTokenizer)) names.push_back(kTokenizer);
-    for (const char* name : names) {
+    std::vector<std::string> names = {kConfig, kModel, kOptimizer, kState};
+    for (const char* name : {tokenizer::kFileName, tokenizer::kModelFileName})
+      if (manifest.at("files").contains(name)) names.emplace_back(name);
+    for (const std::string& name : names) {
       const json& want = manifest.at("files").at(name);
       LIGNUM_ASSIGN_OR_RETURN(const FileSum sum, sum_of(join_path(folder, name)));
       if (sum.size != want.at("bytes").get<int64_t>())

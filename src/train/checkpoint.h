@@ -4,7 +4,7 @@
 //   model.safetensors      f32 masters under Hugging Face's names
 //   optimizer.safetensors  adam_m.NAME and adam_v.NAME, f32
 //   state.json             CheckpointState
-//   tokenizer.json         of the run, where it has one
+//   tokenizer.json         of the run, where it has one; a SentencePiece model is tokenizer.model
 //   manifest.json          size and CRC-32C of each of the files above
 // Tensors are whole and unpadded, whatever mesh wrote them. A checkpoint appears by the rename of a folder
 // whose bytes are on disk: a folder without the suffix .tmp is complete, unless the disk lost something
@@ -27,8 +27,9 @@ struct CheckpointState {
   std::string isa, bf16_dot;  // the kernels' choice
   std::vector<passes::MeshAxis> mesh;
   int64_t init_weights_seed = 0, data_shuffle_seed = 0;
-  std::string config;     // the run's configuration, as YAML
-  std::string tokenizer;  // tokenizer.json's text, for the writer; empty: none
+  std::string config;          // the run's configuration, as YAML
+  std::string tokenizer;       // the file's bytes, for the writer; empty: none
+  std::string tokenizer_file;  // its name
 };
 
 struct Checkpoint {

@@ -241,7 +241,10 @@ class RankLoop {
     s.init_weights_seed = run_.config.integer("init_weights_seed");
     s.data_shuffle_seed = run_.config.integer("data_shuffle_seed");
     s.config = run_.config.to_yaml();
-    if (run_.setup.tokenizer) s.tokenizer = run_.setup.tokenizer->json;
+    if (run_.setup.tokenizer) {
+      s.tokenizer = run_.setup.tokenizer->bytes;
+      s.tokenizer_file = run_.setup.tokenizer->file_name;
+    }
     LIGNUM_RETURN_IF_ERROR(write_checkpoint(run_.folder, s, state()));
     if (!ranks_.is_first()) return {};
     summary_.checkpoint = checkpoint_folder(run_.folder, step_);
