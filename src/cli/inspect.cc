@@ -1,14 +1,17 @@
-// lignum inspect: a step's graph at any stage, a resolved configuration, a key, a run's batches, a
-// checkpoint.
+// lignum inspect: a step's graph at any stage, a resolved configuration, a key, a run's batches, a tokenizer,
+// a checkpoint.
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "base/safetensors.h"
+#include "base/text.h"
 #include "cli/common.h"
 #include "cli/target.h"
 #include "cli/verbs.h"
 #include "plan/report.h"
+#include "tokenizer/tokenizer.h"
 #include "train/checkpoint.h"
 #include "train/data.h"
 #include "train/setup.h"
@@ -143,14 +146,61 @@ Status inspect_checkpoint(const std::string& folder, bool json) {
   return {};
 }
 
+struct TokenizerArguments {
+  std::string path, pattern = "llama3";
+  bool json = false;
+};
+
+Status inspect_tokenizer(const TokenizerArguments& a) {
+  LIGNUM_ASSIGN_OR_RETURN(const tokenizer::TiktokenKind ranks, tokenizer::tiktoken_kind(a.pattern));
+  LIGNUM_ASSIGN_OR_RETURN(const tokenizer::Tokenizer t, tokenizer::Tokenizer::load(a.path, {.ranks = ranks}));
+  const tokenizer::Description d = t.describe();
+  const tokenizer::SpecialIds ids = t.special_ids();
+  const std::pair<const char*, int32_t> named[] = {
+      {"bos", ids.bos}, {"eos", ids.eos}, {"unk", ids.unknown}, {"pad", ids.pad}};
+  const std::pair<const char*, std::span<const int32_t>> around[] = {{"before", t.prefix()},
+                                                                     {"after", t.suffix()}};
+  if (a.json) {
+    nlohmann::ordered_json j = {{"tokenizer", a.path}, {"kind", d.kind}, {"vocab_size", t.vocab_size()}};
+    if (d.merges >= 0) j["merges"] = d.merges;
+    j["added_tokens"] = d.added;
+    j["special_tokens"] = d.special;
+    for (const auto& [name, id] : named)
+      if (id >= 0) j[fmt::format("{}_id", name)] = id;
+    for (const auto& [name, list] : around) j[name] = std::vector<int32_t>(list.begin(), list.end());
+    for (const auto& [name, what] : d.parts) j["parts"][name] = what;
+    print_json(j);
+    return {};
+  }
+  print_line(fmt::format("{}: {}", a.path, d.kind));
+  const auto line = [](std::string_view name, const std::string& what) {
+    print_line(fmt::format("  {:<20} {}", name, what));
+  };
+  line("vocabulary", fmt::format("{} ids", t.vocab_size()));
+  if (d.merges >= 0) line("merges", std::to_string(d.merges));
+  line("added tokens", fmt::format("{}, {} of them special", d.added, d.special.size()));
+  constexpr size_t kShown = 12;
+  std::string special;
+  for (size_t i = 0; i < std::min(d.special.size(), kShown); ++i) special += " " + shown(d.special[i]);
+  if (d.special.size() > kShown) special += " ...";
+  if (!special.empty()) line("special tokens", special.substr(1));
+  for (const auto& [name, id] : named)
+    if (id >= 0) line(name, fmt::format("{} {}", id, shown(t.token(id))));
+  for (const auto& [name, list] : around)
+    for (const int32_t id : list)
+      line(fmt::format("{} a text", name), fmt::format("{} {}", id, shown(t.token(id))));
+  for (const auto& [name, what] : d.parts) line(name, what);
+  return {};
+}
+
 }  // namespace
 
 void add_inspect(CLI::App& app, Outcome& outcome) {
-  CLI::App& verb =
-      *app.add_subcommand("inspect", "Shows a graph, a configuration, a key, batches or a checkpoint.");
+  CLI::App& verb = *app.add_subcommand(
+      "inspect", "Shows a graph, a configuration, a key, batches, a tokenizer or a checkpoint.");
   verb.require_subcommand(1);
   add_examples(
-      verb, "inspect graph|config|key|batches|checkpoint ...",
+      verb, "inspect graph|config|key|batches|tokenizer|checkpoint ...",
       {"inspect graph configs/quickstart.yml --stage remat", "inspect config configs/quickstart.yml steps=5",
        "inspect key remat_policy", "inspect checkpoint runs/first/checkpoints/500"});
 
@@ -197,6 +247,19 @@ void add_inspect(CLI::App& app, Outcome& outcome) {
   add_examples(batches, "inspect batches [config.yml] [key=value ...] --output FILE [--json]",
                {"inspect batches configs/quickstart.yml steps=10 --output batches.safetensors"});
   batches.final_callback([b, &outcome] { outcome.status = inspect_batches(*b); });
+
+  CLI::App& tokenizer = *verb.add_subcommand(
+      "tokenizer", "A tokenizer's kind, vocabulary, merges, special tokens and the parts of its pipeline.");
+  auto t = std::make_shared<TokenizerArguments>();
+  tokenizer.add_option("file", t->path, "tokenizer.json, a SentencePiece model, tiktoken ranks, or a folder")
+      ->required();
+  tokenizer.add_option("--pattern", t->pattern, "of ranks: llama3, gpt2, cl100k or o200k")
+      ->check(CLI::IsMember(tokenizer::tiktoken_kind_names()));
+  add_json(tokenizer, t->json, "print one JSON object");
+  add_examples(
+      tokenizer, "inspect tokenizer FILE [--pattern NAME] [--json]",
+      {"inspect tokenizer tokenizer.json", "inspect tokenizer cl100k_base.tiktoken --pattern cl100k"});
+  tokenizer.final_callback([t, &outcome] { outcome.status = inspect_tokenizer(*t); });
 
   CLI::App& checkpoint =
       *verb.add_subcommand("checkpoint", "Checks a checkpoint's files and says what it holds.");

@@ -1,4 +1,4 @@
-// lignum tokenizer: trains a byte-level BPE, and shows what a tokenizer.json makes of a text.
+// lignum tokenizer: trains a byte-level BPE, and shows what a tokenizer makes of a text.
 #include "tokenizer/tokenizer.h"
 
 #include <algorithm>
@@ -19,10 +19,6 @@ namespace lignum::cli {
 namespace {
 
 using tokenizer::Tokenizer;
-
-Result<Tokenizer> load(const std::string& path) {
-  return Tokenizer::load(path.ends_with(".json") ? path : join_path(path, tokenizer::kFileName));
-}
 
 struct TrainArguments {
   std::vector<std::string> files;
@@ -69,10 +65,15 @@ Status train(TrainArguments& a) {
 }
 
 struct TextArguments {
-  std::string tokenizer, text, file;
+  std::string tokenizer, text, file, pattern = "llama3";
   bool bare = false, allow_special = false, keep_special = false, json = false;
   std::vector<int32_t> ids;
 };
+
+Result<Tokenizer> load(const TextArguments& a) {
+  LIGNUM_ASSIGN_OR_RETURN(const tokenizer::TiktokenKind ranks, tokenizer::tiktoken_kind(a.pattern));
+  return Tokenizer::load(a.tokenizer, {.ranks = ranks});
+}
 
 // The argument, else the file, else standard input.
 Result<std::string> text_of(const TextArguments& a, bool given) {
@@ -84,7 +85,7 @@ Result<std::string> text_of(const TextArguments& a, bool given) {
 }
 
 Status encode(const TextArguments& a, bool given) {
-  LIGNUM_ASSIGN_OR_RETURN(const Tokenizer t, load(a.tokenizer));
+  LIGNUM_ASSIGN_OR_RETURN(const Tokenizer t, load(a));
   LIGNUM_ASSIGN_OR_RETURN(const std::string text, text_of(a, given));
   LIGNUM_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                           t.encode(text, {.add_special_tokens = !a.bare, .allow_special = a.allow_special}));
@@ -101,7 +102,7 @@ Status encode(const TextArguments& a, bool given) {
 }
 
 Status decode(const TextArguments& a) {
-  LIGNUM_ASSIGN_OR_RETURN(const Tokenizer t, load(a.tokenizer));
+  LIGNUM_ASSIGN_OR_RETURN(const Tokenizer t, load(a));
   std::vector<int32_t> ids = a.ids;
   if (ids.empty()) {
     int32_t id = 0;
@@ -118,7 +119,7 @@ Status decode(const TextArguments& a) {
 }
 
 Status show(const TextArguments& a, bool given) {
-  LIGNUM_ASSIGN_OR_RETURN(const Tokenizer t, load(a.tokenizer));
+  LIGNUM_ASSIGN_OR_RETURN(const Tokenizer t, load(a));
   const tokenizer::Description d = t.describe();
   std::vector<int32_t> ids;
   std::string text;
@@ -190,8 +191,15 @@ void add_tokenizer(CLI::App& app, Outcome& outcome) {
   const auto add = [&](const char* name, const char* what) -> CLI::App& {
     return *verb.add_subcommand(name, what);
   };
-  const auto text_options = [](CLI::App& sub, TextArguments& a) {
-    sub.add_option("tokenizer", a.tokenizer, "a tokenizer.json, or its folder")->required();
+  const auto tokenizer_options = [](CLI::App& sub, TextArguments& a) {
+    sub.add_option("tokenizer", a.tokenizer,
+                   "tokenizer.json, a SentencePiece model, tiktoken ranks, or a folder")
+        ->required();
+    sub.add_option("--pattern", a.pattern, "of ranks: llama3, gpt2, cl100k or o200k")
+        ->check(CLI::IsMember(tokenizer::tiktoken_kind_names()));
+  };
+  const auto text_options = [&](CLI::App& sub, TextArguments& a) {
+    tokenizer_options(sub, a);
     sub.add_option("text", a.text, "the text");
     sub.add_option("--file", a.file, "a file with the text");
     sub.add_flag("--allow-special", a.allow_special,
@@ -212,7 +220,7 @@ void add_tokenizer(CLI::App& app, Outcome& outcome) {
 
   CLI::App& decode_verb = add("decode", "The text of ids, arguments or standard input.");
   auto d = std::make_shared<TextArguments>();
-  decode_verb.add_option("tokenizer", d->tokenizer, "a tokenizer.json, or its folder")->required();
+  tokenizer_options(decode_verb, *d);
   decode_verb.add_option("ids", d->ids, "the ids");
   decode_verb.add_flag("--keep-special", d->keep_special, "special tokens are written too");
   add_json(decode_verb, d->json, "print one JSON object");

@@ -10,24 +10,6 @@ namespace {
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-// Where the white space before `end` begins, but not before `limit`.
-size_t white_space_begin(std::string_view text, size_t limit, size_t end) {
-  while (end > limit) {
-    size_t begin = end - 1;
-    while (begin > limit && is_continuation(text[begin])) --begin;
-    size_t next = begin;
-    if (!is_white_space(char_class(next_code_point(text, next)))) break;
-    end = begin;
-  }
-  return end;
-}
-
-size_t white_space_end(std::string_view text, size_t begin) {
-  for (size_t next = begin; next < text.size(); begin = next)
-    if (!is_white_space(char_class(next_code_point(text, next)))) break;
-  return begin;
-}
-
 }  // namespace
 
 Result<TokenFinder> TokenFinder::make(std::vector<AddedToken> tokens,

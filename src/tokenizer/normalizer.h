@@ -19,9 +19,15 @@ struct Prepend {
   std::string prefix;  // before a text that is not empty
 };
 
+struct Lowercase {};
+struct StripAccents {};  // combining marks; composed characters stay: an NFD goes before
+struct Strip {           // white space at the ends of each text between added tokens
+  bool left = true, right = true;
+};
+
 class Normalizer {
  public:
-  using Step = std::variant<NormalForm, Replace, Prepend>;
+  using Step = std::variant<NormalForm, Replace, Prepend, Lowercase, StripAccents, Strip>;
 
   void add(Step step) { steps_.push_back(std::move(step)); }
   bool empty() const { return steps_.empty(); }

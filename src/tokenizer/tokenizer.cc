@@ -1,6 +1,7 @@
 #include "tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -53,8 +54,16 @@ Result<Tokenizer> Tokenizer::read(std::string_view bytes, const std::string& wha
 }
 
 Result<Tokenizer> Tokenizer::load(const std::string& path, const LoadOptions& options) {
-  LIGNUM_ASSIGN_OR_RETURN(const std::string bytes, read_text(path, kMaxFileBytes));
-  return read(bytes, path, options);
+  std::string file = path;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    file = join_path(path, kFileName);
+    if (!path_exists(file)) file = join_path(path, kModelFileName);
+    if (!path_exists(file))
+      return user_error("{}: neither {} nor {} is there", path, kFileName, kModelFileName);
+  }
+  LIGNUM_ASSIGN_OR_RETURN(const std::string bytes, read_text(file, kMaxFileBytes));
+  return read(bytes, file, options);
 }
 
 Result<Tokenizer> Tokenizer::make(std::unique_ptr<const Engine> engine, std::vector<int32_t> prefix,

@@ -48,6 +48,7 @@ struct EncodeOptions {
 // Immutable but for surround(): all calls may be made from several threads at once.
 class Tokenizer {
  public:
+  // A file, or a folder: its tokenizer.json, else its tokenizer.model.
   static Result<Tokenizer> load(const std::string& path, const LoadOptions& options = {});
   // The bytes of a file of any format; `what` stands at the head of errors.
   static Result<Tokenizer> read(std::string_view bytes, const std::string& what,

@@ -1,14 +1,19 @@
-// Encodes the records of a file and times it: what bench/tokenizers compares with Hugging Face's tokenizers.
-//   tokenizer_bench TOKENIZER.json RECORDS IDS [ROUNDS]
+// Encodes the records of a file and times it: what bench/tokenizers compares with the libraries that the
+// files come from.
+//   tokenizer_bench TOKENIZER RECORDS IDS [ROUNDS [THREADS [PATTERN [special|text]]]]
 // RECORDS and IDS are lists of a uint32 count and as many bytes, or int32 ids, in this machine's order.
-// Special tokens in the text are taken, and the template's added. Prints bytes and the seconds of the fastest
-// round, each with a new tokenizer's empty cache.
+// Special tokens in the text are taken, unless the last word is text, and the template's added. Prints bytes
+// and the seconds of the fastest round, each with a new tokenizer's empty cache. PATTERN is that of
+// tiktoken's ranks.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/file.h"
@@ -18,9 +23,34 @@ namespace {
 
 using namespace lignum;
 
+// Threads that take the next record as they come: what a loader does, without its room.
+class Threads final : public Parallel {
+ public:
+  explicit Threads(int threads) : threads_(threads) {}
+  int threads() const override { return threads_; }
+  void run(int64_t tasks, FunctionRef<void(int64_t, int)> fn) override {
+    std::atomic<int64_t> next = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < threads_; ++i) {
+      threads.emplace_back([&, i] {
+        for (int64_t task = next++; task < tasks; task = next++) fn(task, i);
+      });
+    }
+    for (std::thread& t : threads) t.join();
+  }
+
+ private:
+  int threads_;
+};
+
 Status run(int argc, char** argv) {
-  if (argc < 4) return user_error("tokenizer_bench TOKENIZER.json RECORDS IDS [ROUNDS]");
+  if (argc < 4)
+    return user_error("tokenizer_bench TOKENIZER RECORDS IDS [ROUNDS [THREADS [PATTERN [special|text]]]]");
   const int rounds = argc > 4 ? std::atoi(argv[4]) : 1;
+  Threads pool(argc > 5 ? std::max(1, std::atoi(argv[5])) : 1);
+  const bool special = argc <= 7 || std::string_view(argv[7]) != "text";
+  LIGNUM_ASSIGN_OR_RETURN(const tokenizer::TiktokenKind ranks,
+                          tokenizer::tiktoken_kind(argc > 6 ? argv[6] : "llama3"));
   LIGNUM_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(argv[2]));
   std::vector<std::string_view> texts;
   size_t bytes = 0;
@@ -37,13 +67,14 @@ Status run(int argc, char** argv) {
   double fastest = 1e9;
   std::string out;
   for (int round = 0; round < rounds; ++round) {
-    LIGNUM_ASSIGN_OR_RETURN(const tokenizer::Tokenizer t, tokenizer::Tokenizer::load(argv[1]));
+    LIGNUM_ASSIGN_OR_RETURN(const tokenizer::Tokenizer t,
+                            tokenizer::Tokenizer::load(argv[1], {.ranks = ranks}));
     out.clear();
-    double seconds = 0;
-    for (const std::string_view text : texts) {
-      const auto begin = std::chrono::steady_clock::now();
-      LIGNUM_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, t.encode(text, {.allow_special = true}));
-      seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const auto begin = std::chrono::steady_clock::now();
+    LIGNUM_ASSIGN_OR_RETURN(const std::vector<std::vector<int32_t>> all,
+                            t.encode_all(texts, {.allow_special = special}, pool));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    for (const std::vector<int32_t>& ids : all) {
       const auto count = static_cast<uint32_t>(ids.size());
       out.append(reinterpret_cast<const char*>(&count), sizeof(count));
       out.append(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t));

@@ -134,8 +134,16 @@ Status read_normalizer(const json& j, const std::string& where, Normalizer& norm
   } else if (type == "Replace") {
     LIGNUM_ASSIGN_OR_RETURN(Replace replace, read_replace(f));
     normalizer.add(std::move(replace));
+  } else if (type == "Lowercase") {
+    normalizer.add(Lowercase{});
+  } else if (type == "StripAccents") {
+    normalizer.add(StripAccents{});
+  } else if (type == "Strip") {
+    normalizer.add(Strip{f.boolean("strip_left", true), f.boolean("strip_right", true)});
   } else {
-    return not_implemented(f, type, {"NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Sequence"});
+    return not_implemented(f, type,
+                           {"Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Sequence",
+                            "Strip", "StripAccents"});
   }
   return f.done();
 }
@@ -202,8 +210,24 @@ Status read_pre_tokenizer(const json& j, const std::string& where, PreTokenizer&
     const bool one_by_one = f.boolean("individual_digits");
     pre.add(
         Split{Pattern::number(), one_by_one ? SplitBehavior::isolated : SplitBehavior::contiguous, false});
+  } else if (type == "Whitespace" || type == "WhitespaceSplit") {
+    // Words as Rust's regular expressions know them; Whitespace cuts between words and other characters too.
+    constexpr const char* kWord = R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}]+)";
+    constexpr const char* kOther = R"([^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}\s]+)";
+    const bool words = type == "Whitespace";
+    LIGNUM_ASSIGN_OR_RETURN(Pattern pattern,
+                            Pattern::expression(words ? fmt::format("{}|{}", kWord, kOther) : R"(\s)"));
+    pre.add(Split{std::move(pattern), SplitBehavior::removed, words});
+  } else if (type == "Punctuation") {
+    LIGNUM_ASSIGN_OR_RETURN(Pattern pattern, Pattern::expression(R"([\p{P}$+<=>^`|~])"));
+    const bool given = !f.any("behavior").is_null();
+    LIGNUM_ASSIGN_OR_RETURN(const SplitBehavior behavior,
+                            given ? read_behavior(f) : Result<SplitBehavior>(SplitBehavior::isolated));
+    pre.add(Split{std::move(pattern), behavior, false});
   } else {
-    return not_implemented(f, type, {"ByteLevel", "Digits", "Metaspace", "Sequence", "Split"});
+    return not_implemented(f, type,
+                           {"ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split",
+                            "Whitespace", "WhitespaceSplit"});
   }
   return f.done();
 }

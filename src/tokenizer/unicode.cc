@@ -178,6 +178,51 @@ std::string normal_form(std::string_view text, NormalForm form) {
   return out;
 }
 
+size_t white_space_begin(std::string_view text, size_t limit, size_t end) {
+  while (end > limit) {
+    size_t begin = end - 1;
+    while (begin > limit && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80) --begin;
+    size_t next = begin;
+    if (!is_white_space(char_class(next_code_point(text, next)))) break;
+    end = begin;
+  }
+  return end;
+}
+
+size_t white_space_end(std::string_view text, size_t begin) {
+  for (size_t next = begin; next < text.size(); begin = next)
+    if (!is_white_space(char_class(next_code_point(text, next)))) break;
+  return begin;
+}
+
+std::string lower_case(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    const char32_t code = next_code_point(text, i);
+    if (code == 0x130) {  // the one with a lower case of two: i, dot above
+      out += "i\xcc\x87";
+    } else {
+      append_utf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))), out);
+    }
+  }
+  return out;
+}
+
+std::string without_marks(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    const size_t begin = i;
+    const auto code = static_cast<utf8proc_int32_t>(next_code_point(text, i));
+    const utf8proc_category_t category = code < 0x80 ? UTF8PROC_CATEGORY_CN : utf8proc_category(code);
+    const bool mark = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
+                      category == UTF8PROC_CATEGORY_ME;
+    if (!mark) out.append(text.substr(begin, i - begin));
+  }
+  return out;
+}
+
 char32_t byte_to_char(unsigned char byte) { return byte_alphabet().chars[byte]; }
 
 int char_to_byte(char32_t code) {

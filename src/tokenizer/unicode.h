@@ -46,12 +46,21 @@ enum class CharClass : uint8_t {
 CharClass char_class(char32_t code);
 inline bool is_white_space(CharClass c) { return c == CharClass::space || c == CharClass::newline; }
 
+// Where the white space before `end` begins, but not before `limit`; where that from `begin` on ends.
+size_t white_space_begin(std::string_view text, size_t limit, size_t end);
+size_t white_space_end(std::string_view text, size_t begin);
+
 struct NormalForm {
   bool compose = true;         // NFC, NFKC; else NFD, NFKD
   bool compatibility = false;  // NFKC, NFKD
 };
 // Of well-formed UTF-8; linear time but for the sorting of a run of combining marks.
 std::string normal_form(std::string_view text, NormalForm form);
+
+// Each character's own full lower case, whatever stands beside it (a final sigma is like any other).
+std::string lower_case(std::string_view text);
+// Without combining marks (Mn, Mc, Me).
+std::string without_marks(std::string_view text);
 
 // The characters that stand for bytes in the vocabulary of a byte-level BPE: printable ones of Latin-1 for
 // themselves, the other 68 bytes, in order, as U+0100 and on.
