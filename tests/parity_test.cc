@@ -2,8 +2,11 @@
 // Llama, all weights compared.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
+#include "base/parallel.h"
 #include "base/rng.h"
 #include "comm/threads.h"
 #include "exec/thread_pool.h"
@@ -62,8 +65,11 @@ void fill_batch(exec::Executor& e, int64_t first_row, int64_t rows) {
   }
 }
 
+// What a rank is given before each step: weights (before the first one), tokens, learning rate.
+using Feed = FunctionRef<void(exec::Executor&, const RankShards&, int32_t step)>;
+
 Status run_rank(const plan::Program& program, const plan::ProgramOptions& options, comm::Transport& transport,
-                Outcome& out) {
+                int32_t steps, Feed feed, Outcome& out) {
   const int rank = transport.rank();
   LIGNUM_ASSIGN_OR_RETURN(const auto pool, exec::ThreadPool::create(options.threads));
   exec::ExecutorOptions e;
@@ -75,13 +81,8 @@ Status run_rank(const plan::Program& program, const plan::ProgramOptions& option
   e.choice = {kernels::best_isa()};
   e.overlap = options.schedule.overlap;
   LIGNUM_ASSIGN_OR_RETURN(const auto executor, exec::Executor::create(e));
-  init_parameters(options.model, {program, options.mesh, rank}, *executor, 7);
-  const int64_t rows = kRows / options.mesh.ranks();
-  for (int32_t step = 0; step < 3; ++step) {
-    const float learning_rate = 1e-2F;
-    std::memcpy(executor->param("learning_rate"), &learning_rate, sizeof(float));
-    std::memcpy(executor->param("step"), &step, sizeof(step));
-    fill_batch(*executor, step * kRows + rank * rows, rows);
+  for (int32_t step = 0; step < steps; ++step) {
+    feed(*executor, {program, options.mesh, rank}, step);
     LIGNUM_RETURN_IF_ERROR(executor->step());
     if (rank != 0) continue;
     float loss = 0;
@@ -89,15 +90,41 @@ Status run_rank(const plan::Program& program, const plan::ProgramOptions& option
     out.losses.push_back(loss);
   }
   const auto parameters = models::parameters(options.model);
+  const bool gradients = options.outputs == plan::Outputs::grads;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!writes_shard(program.params[i], options.mesh, rank)) continue;
-    const auto* from = reinterpret_cast<const float*>(executor->param(static_cast<int64_t>(i)));
+    const std::byte* data = gradients ? executor->output("grad:" + parameters[i].pattern)
+                                      : executor->param(static_cast<int64_t>(i));
+    const auto* from = reinterpret_cast<const float*>(data);
     for_each_run(parameters[i].dims, program.params[i], options.mesh, rank,
                  [&](int64_t local, int64_t global, int64_t count) {
                    std::copy_n(from + local, count, out.parameters[i].begin() + global);
                  });
   }
   return {};
+}
+
+// The losses of the steps, and in the end the parameters, or with outputs=grads their gradients.
+Outcome run(const plan::ProgramOptions& o, int32_t steps, Feed feed) {
+  const Result<plan::Program> program = plan::make_program(o);
+  EXPECT_TRUE(program.ok()) << program.status().message();
+  Outcome out;
+  for (const models::Parameter& p : models::parameters(o.model)) {
+    int64_t n = 1;
+    for (const int64_t d : p.dims) n *= d;
+    out.parameters.emplace_back(static_cast<size_t>(n));
+  }
+  comm::ThreadWorld world(static_cast<int>(o.mesh.ranks()));
+  const Status status =
+      world.run([&](comm::Transport& t) { return run_rank(*program, o, t, steps, feed, out); });
+  EXPECT_TRUE(status.ok()) << status.message();
+  return out;
+}
+
+void put_step(exec::Executor& e, int32_t step) {
+  const float learning_rate = 1e-2F;
+  std::memcpy(e.param("learning_rate"), &learning_rate, sizeof(float));
+  std::memcpy(e.param("step"), &step, sizeof(step));
 }
 
 Outcome run(const Setting& s) {
@@ -113,18 +140,12 @@ Outcome run(const Setting& s) {
   o.adamw.clip = 1e9;  // inactive: its coefficient is exactly 1
   o.schedule = {s.prefetch, s.overlap};
   o.threads = s.threads;
-  const Result<plan::Program> program = plan::make_program(o);
-  EXPECT_TRUE(program.ok()) << program.status().message();
-  Outcome out;
-  for (const models::Parameter& p : models::parameters(o.model)) {
-    int64_t n = 1;
-    for (const int64_t d : p.dims) n *= d;
-    out.parameters.emplace_back(static_cast<size_t>(n));
-  }
-  comm::ThreadWorld world(static_cast<int>(o.mesh.ranks()));
-  const Status status = world.run([&](comm::Transport& t) { return run_rank(*program, o, t, out); });
-  EXPECT_TRUE(status.ok()) << status.message();
-  return out;
+  const int64_t rows = kRows / o.mesh.ranks();
+  return run(o, 3, [&](exec::Executor& e, const RankShards& shards, int32_t step) {
+    if (step == 0) init_parameters(o.model, shards, e, 7);
+    put_step(e, step);
+    fill_batch(e, step * kRows + shards.rank * rows, rows);
+  });
 }
 
 class Parity : public testing::TestWithParam<DType> {
@@ -198,6 +219,130 @@ TEST_P(Parity, UnevenShards) {
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Parity, testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+// Two micro-steps of four tokens: one is supervised in the first, three in the second. Labels by position.
+constexpr int64_t kTokens = 4;
+constexpr int32_t kLabels[2][kTokens] = {{-100, -100, 0, -100}, {1, 1, 1, -100}};
+
+plan::ProgramOptions masked(int64_t data, int64_t accumulation) {
+  plan::ProgramOptions o;
+  o.model.vocab_size = 8;
+  o.model.hidden = 16;
+  o.model.layers = 2;
+  o.model.heads = 2;
+  o.model.kv_heads = 1;
+  o.model.head_dim = 8;
+  o.model.mlp = 24;
+  o.mesh.axes = {{"data", data}, {"fsdp", 1}};
+  o.shape = {2 / accumulation, kTokens, DType::f32};
+  o.accumulation = accumulation;
+  o.remat = passes::remat_policy("none").value();
+  o.adamw.clip = 1e9;
+  return o;
+}
+
+// Weights with which every token has the same logits, of which label 0 costs 4 nats and label 1 costs 1: the
+// layers add nothing to the embedding, whose row i is the unit vector i, and so column i of the head is what
+// token i gets.
+void make_losses_known(const config::ModelConfig& m, const RankShards& shards, exec::Executor& e) {
+  init_parameters(m, shards, e, 3);
+  const auto parameters = models::parameters(m);
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    auto* w = reinterpret_cast<float*>(e.param(static_cast<int64_t>(p)));
+    const std::string& name = parameters[p].pattern;
+    int64_t n = 1;
+    for (const int64_t d : parameters[p].dims) n *= d;
+    if (name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight")) std::fill_n(w, n, 0.0F);
+    if (name == "model.embed_tokens.weight")
+      for (int64_t i = 0; i < n; ++i) w[i] = i / m.hidden == i % m.hidden ? 1.0F : 0.0F;
+    if (name == "lm_head.weight") {
+      const double norm = 1 / std::sqrt(1 / static_cast<double>(m.hidden) + m.norm_eps);
+      const double rest = std::log((1 - std::exp(-4) - std::exp(-1)) / static_cast<double>(m.vocab_size - 2));
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t label = i / m.hidden;
+        w[i] = static_cast<float>((label == 0 ? -4 : label == 1 ? -1 : rest) / norm);
+      }
+    }
+  }
+}
+
+Outcome run_masked(plan::ProgramOptions o, bool known_losses, plan::Outputs outputs) {
+  o.outputs = outputs;
+  return run(o, 1, [&](exec::Executor& e, const RankShards& shards, int32_t step) {
+    if (known_losses)
+      make_losses_known(o.model, shards, e);
+    else
+      init_parameters(o.model, shards, e, 3);
+    if (outputs == plan::Outputs::state) put_step(e, step);
+    const int64_t ranks = o.mesh.ranks(), rows = 2 / ranks;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int32_t t = 0; t < kTokens; ++t) {
+        const auto at = static_cast<size_t>(r * kTokens + t);
+        const int64_t row = shards.rank * rows + r;
+        reinterpret_cast<int32_t*>(e.param("input_ids"))[at] = static_cast<int32_t>(row * kTokens) + t;
+        reinterpret_cast<int32_t*>(e.param("labels"))[at] = kLabels[row][t];
+        reinterpret_cast<int32_t*>(e.param("positions"))[at] = t;
+      }
+    }
+  });
+}
+
+// |a - b| <= 1e-6 |b|, tensor by tensor.
+void expect_near(const Outcome& a, const Outcome& b) {
+  for (size_t i = 0; i < b.parameters.size(); ++i) {
+    double error = 0, norm = 0;
+    for (size_t k = 0; k < b.parameters[i].size(); ++k) {
+      const double x = a.parameters[i][k], y = b.parameters[i][k];
+      error += (x - y) * (x - y);
+      norm += y * y;
+    }
+    EXPECT_LE(std::sqrt(error), 1e-6 * std::sqrt(norm)) << "parameter " << i;
+  }
+}
+
+// A mean of the micro-steps' means would be (4 + 1) / 2.
+TEST(Masked, TokensCountAlikeInMicroStepsRanksAndABatch) {
+  for (const bool known : {true, false}) {
+    const auto of = [&](int64_t data, int64_t accumulation, plan::Outputs outputs) {
+      return run_masked(masked(data, accumulation), known, outputs);
+    };
+    for (const plan::Outputs outputs : {plan::Outputs::grads, plan::Outputs::state}) {
+      // Weights from a seed have gradients near zero, whose first AdamW step is of no certain size.
+      if (!known && outputs == plan::Outputs::state) continue;
+      const Outcome batch = of(1, 1, outputs), accumulated = of(1, 2, outputs), ranks = of(2, 1, outputs);
+      if (known) {
+        EXPECT_NEAR(batch.losses[0], 1.75, 1e-6);
+      }
+      EXPECT_NEAR(accumulated.losses[0], batch.losses[0], 1e-6 * batch.losses[0]);
+      EXPECT_EQ(accumulated, ranks);
+      expect_near(accumulated, batch);
+    }
+  }
+}
+
+TEST(Masked, AccumulationHoldsOneMicroStepsActivations) {
+  const auto bytes_of = [](int64_t rows, int64_t accumulation, std::string_view part) {
+    plan::ProgramOptions o = masked(1, 1);
+    o.shape = {rows, 1024, DType::f32};
+    o.accumulation = accumulation;
+    const Result<plan::Program> program = plan::make_program(o);
+    EXPECT_TRUE(program.ok()) << program.status().message();
+    if (part.empty()) return program->memory.arena_bytes;
+    int64_t bytes = 0;
+    for (const passes::MemoryPart& p : program->memory.parts)
+      if (p.name == part) bytes += p.bytes;
+    return bytes;
+  };
+  const int64_t one = bytes_of(1, 1, "activations"), arena = bytes_of(1, 1, "");
+  EXPECT_GT(one, arena / 4);
+  EXPECT_EQ(bytes_of(1, 2, "activations"), one);
+  EXPECT_EQ(bytes_of(1, 8, "activations"), one);
+  EXPECT_EQ(bytes_of(2, 1, "activations"), 2 * one);
+  // Beside them: the running sums, what is added to them, and the other micro-step's ids, labels and
+  // positions.
+  const int64_t sums = 4 * masked(1, 1).model.parameters() + 4096;
+  EXPECT_LE(bytes_of(1, 2, ""), arena + 2 * sums + 3 * 4 * 1024);
+}
 
 }  // namespace
 }  // namespace lignum::train

@@ -506,9 +506,17 @@ double training_flops(const ModelConfig& m, int64_t rows, int64_t sequence) {
   const double e = static_cast<double>(m.hidden), hd = static_cast<double>(m.head_dim);
   const double qkvo = 2 * e * (2 * static_cast<double>(m.heads) + 2 * static_cast<double>(m.kv_heads)) * hd;
   const double mlp = 3 * 2 * e * static_cast<double>(m.mlp);
-  const double attention = 4 * static_cast<double>(sequence) * static_cast<double>(m.heads) * hd / 2;
   const double head = 2 * e * static_cast<double>(m.vocab_size);
-  return 3 * tokens * (static_cast<double>(m.layers) * (qkvo + mlp + attention) + head);
+  // Keys that a query sees, on average. A sliding layer's are fewer: counted as if they were all, a long
+  // sequence would come out as more FLOPs than the machine has.
+  const auto keys = [sequence](int64_t window) {
+    const double s = static_cast<double>(sequence), w = std::min(static_cast<double>(window), s);
+    return w - w * w / (2 * s);
+  };
+  double all_keys = 0;
+  for (int64_t layer = 0; layer < m.layers; ++layer) all_keys += keys(m.slides(layer) ? m.window : sequence);
+  const double attention = 4 * all_keys * static_cast<double>(m.heads) * hd;
+  return 3 * tokens * (static_cast<double>(m.layers) * (qkvo + mlp) + attention + head);
 }
 
 }  // namespace lignum::models

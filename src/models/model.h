@@ -86,7 +86,7 @@ ir::Graph generation_step(const config::ModelConfig& model, const GenerationShap
 
 // Adds 1 for each multiplication and addition of the matmuls and attention of one training step, as MaxText
 // counts (maxtext_utils.calculate_tflops_training_per_device: 3 x forward, causal attention halved, no
-// recompute, no norms).
+// recompute, no norms); of a sliding layer what lies in its window, s w - w^2 / 2 pairs of s positions.
 double training_flops(const config::ModelConfig& model, int64_t rows, int64_t sequence);
 
 }  // namespace lignum::models

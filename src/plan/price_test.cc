@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "hw/cpu_spec_builder.h"
 #include "ops/op.h"
@@ -283,6 +284,62 @@ TEST(Price, Llama8BOnASliceOfTpu7x) {
   ASSERT_TRUE(p->mfu);
   EXPECT_GT(*p->mfu, 0.25);
   EXPECT_LT(*p->mfu, 0.65);
+}
+
+// Llama-2-7B and Llama-3.1-70B, against numbers that were computed apart and published.
+TEST(ModelFlops, OfPublishedSteps) {
+  constexpr double kTera = 1e12, kRounding = 0.005;
+  const auto flops = [](std::string_view preset, int64_t rows, int64_t sequence) {
+    return models::training_flops(*config::preset(preset), rows, sequence) / kTera;
+  };
+  for (const auto& [sequence, matmul, attention] :
+       {std::tuple{8192, 1299.00, 211.11}, std::tuple{129024, 20459.32, 52367.54}}) {
+    const double all = flops("llama2-7b", 4, sequence);
+    // Attention grows with the square of the length, all else with the length.
+    const double squared = (flops("llama2-7b", 4, 2 * sequence) - 2 * all) / 2;
+    EXPECT_NEAR(squared, attention, kRounding) << sequence;
+    EXPECT_NEAR(all - squared, matmul, kRounding) << sequence;
+  }
+  const Result<hw::Spec> spec = hw::Spec::load("tpu7x");
+  ASSERT_TRUE(spec.ok());
+  const double rate = flops("llama3.1-70b", 256, 8192) / 64 / 12.20;
+  EXPECT_NEAR(rate, 1206.6, 0.05);
+  EXPECT_NEAR(rate * kTera / (2 * *spec->peak_matmul_flops(DType::bf16)), 0.523, 0.0005);  // two a chip
+}
+
+// What MFU counts is never more than what the step computes, so MFU stays under 100 % at any length, also
+// where most positions are outside a window. Recomputing adds to what is computed and to nothing else.
+TEST(ModelFlops, AreAtMostWhatIsComputed) {
+  const Result<hw::Spec> spec = hw::Spec::load("tpu7x");
+  ASSERT_TRUE(spec.ok());
+  for (const std::string_view preset : {"llama2-7b", "mistral-7b"}) {
+    for (const int64_t sequence : {2048, 131072}) {
+      double model_flops = 0, without = 0;
+      for (const char* policy : {"none", "full"}) {
+        ProgramOptions o = llama(preset, 8, 1, sequence);
+        o.remat = *passes::remat_policy(policy);
+        const Result<Program> program = make_program(o);
+        ASSERT_TRUE(program.ok()) << program.status().message();
+        const Result<Price> p = price(*program, o, *spec, *hw::parse_topology("tpu7x-8", *spec));
+        ASSERT_TRUE(p.ok()) << p.status().message();
+        double computed = 0;
+        for (const NodePrice& n : p->nodes) computed += 8 * static_cast<double>(n.count) * n.flops;
+        const double again = 8 * recomputed_flops(program->scheduled);
+        SCOPED_TRACE(fmt::format("{}, {} tokens, remat_policy={}", preset, sequence, policy));
+        EXPECT_LE(p->model_flops + again, computed);
+        EXPECT_LT(*p->mfu, 1);
+        if (policy == std::string_view("none")) {
+          model_flops = p->model_flops;
+          without = computed;
+          EXPECT_EQ(again, 0);
+        } else {
+          EXPECT_EQ(p->model_flops, model_flops);
+          EXPECT_GT(computed, without);
+          EXPECT_GT(again, 0.2 * model_flops);
+        }
+      }
+    }
+  }
 }
 
 TEST(Price, MonotoneInRowsAndSequence) {
