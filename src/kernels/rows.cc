@@ -265,41 +265,45 @@ void RowKernels::convert(int64_t n, In x, Out y, Parallel& parallel) const {
 }
 
 Status RowKernels::cross_entropy(int64_t n, int64_t vocab, In logits, const int32_t* labels, float* loss_sum,
-                                 int32_t* count, float* lse, Parallel& parallel) const {
+                                 int32_t* count, float* lse, Parallel& parallel, double* lse_squares) const {
   const auto kernel = table_.cross_entropy[edge(logits.type)];
   LIGNUM_ASSIGN_OR_RETURN(const int64_t counted, count_labels(n, labels, vocab));
-  const double loss = blocked_sum<double>(parallel, n, kLossBlock, [&](int64_t begin, int64_t end) {
+  const auto sums = blocked_sum<LossSums>(parallel, n, kLossBlock, [&](int64_t begin, int64_t end) {
     return kernel(begin, end, vocab, logits.data, labels, lse);
   });
-  *loss_sum = static_cast<float>(loss);
+  *loss_sum = static_cast<float>(sums.loss);
+  if (lse_squares != nullptr) *lse_squares = sums.lse_squares;
   *count = static_cast<int32_t>(counted);
   return {};
 }
 
 void RowKernels::cross_entropy_grad(int64_t n, int64_t vocab, In logits, const int32_t* labels,
-                                    const float* lse, float dloss, Out dlogits, Parallel& parallel) const {
+                                    const float* lse, float dloss, Out dlogits, Parallel& parallel,
+                                    float z_slope) const {
   const int type = edges(logits.type, dlogits.type);
   const auto kernel = table_.cross_entropy_grad[type][type];
   over_rows(parallel, n, vocab, [&](int64_t begin, int64_t end) {
-    kernel(begin, end, vocab, logits.data, labels, lse, dloss, dlogits.data);
+    kernel(begin, end, vocab, logits.data, labels, lse, dloss, z_slope, dlogits.data);
   });
 }
 
 void RowKernels::cross_entropy_tile(int64_t n, int64_t vocab, const float* logits, const int32_t* labels,
-                                    double* losses, Out dlogits, int64_t stride, Parallel& parallel) const {
+                                    double* losses, Out dlogits, int64_t stride, Parallel& parallel,
+                                    double* lse_squares, float z_slope) const {
   const auto loss = table_.cross_entropy[kF32];
   const auto gradient = table_.cross_entropy_grad[kF32][edge(dlogits.type)];
   parallel.run(blocks_of(n, kLossBlock), [&](int64_t block, int) {
-    double sum = 0;
+    LossSums sum;
     for (int64_t row = block * kLossBlock; row < std::min(n, (block + 1) * kLossBlock); ++row) {
       float lse = 0;
       const float* x = logits + row * vocab;
       sum += loss(0, 1, vocab, x, labels + row, &lse);
       if (dlogits.data == nullptr) continue;
-      gradient(0, 1, vocab, x, labels + row, &lse, 1.0f,
+      gradient(0, 1, vocab, x, labels + row, &lse, 1.0f, z_slope,
                static_cast<char*>(dlogits.data) + row * stride * dtype_size(dlogits.type));
     }
-    losses[block] = sum;
+    losses[block] = sum.loss;
+    if (lse_squares != nullptr) lse_squares[block] = sum.lse_squares;
   });
 }
 
@@ -408,8 +412,7 @@ int64_t RowKernels::find_nonfinite(int64_t n, In x, Parallel& parallel) const {
       .index;
 }
 
-void RowKernels::adamw(const AdamW& a, int64_t n, float* p, float* m, float* v, In g,
-                       Parallel& parallel) const {
+void RowKernels::adamw(const AdamW& a, int64_t n, float* p, Out m, Out v, In g, Parallel& parallel) const {
   const AdamWScalars scalars = {
       .learning_rate = static_cast<float>(a.learning_rate),
       .beta1 = static_cast<float>(a.beta1),
@@ -417,23 +420,34 @@ void RowKernels::adamw(const AdamW& a, int64_t n, float* p, float* m, float* v, 
       .beta2 = static_cast<float>(a.beta2),
       .one_minus_beta2 = static_cast<float>(1.0 - a.beta2),
       .eps = static_cast<float>(a.eps),
+      .eps_root = static_cast<float>(a.eps_root),
       .weight_decay = static_cast<float>(a.weight_decay),
       .inverse_correction1 = static_cast<float>(1.0 / a.correction1),
       .inverse_correction2 = static_cast<float>(1.0 / a.correction2),
       .grad_scale = static_cast<float>(a.grad_scale),
   };
+  const auto kernel = table_.adamw[edge(m.type)][edge(v.type)];
   const auto widen = table_.convert[edge(g.type)][kFloat];
+  const auto at = [](const Out& t, int64_t i) { return static_cast<char*>(t.data) + i * dtype_size(t.type); };
   over_rows(parallel, n, 1, [&](int64_t begin, int64_t end) {
     if (g.type == DType::f32)
-      return table_.adamw(scalars, begin, end, p, m, v, static_cast<const float*>(g.data));
+      return kernel(scalars, begin, end, p, m.data, v.data, static_cast<const float*>(g.data));
     constexpr int64_t kChunk = 2048;
     std::array<float, kChunk> wide;
-    for (int64_t at = begin; at < end; at += kChunk) {
-      const int64_t count = std::min(kChunk, end - at);
-      widen(0, count, static_cast<const bf16*>(g.data) + at, wide.data());
-      table_.adamw(scalars, 0, count, p + at, m + at, v + at, wide.data());
+    for (int64_t first = begin; first < end; first += kChunk) {
+      const int64_t count = std::min(kChunk, end - first);
+      widen(0, count, static_cast<const bf16*>(g.data) + first, wide.data());
+      kernel(scalars, 0, count, p + first, at(m, first), at(v, first), wide.data());
     }
   });
+}
+
+void RowKernels::sgd(const Sgd& s, int64_t n, float* p, float* trace, const float* g,
+                     Parallel& parallel) const {
+  const SgdScalars scalars = {static_cast<float>(s.learning_rate), static_cast<float>(s.momentum),
+                              static_cast<float>(s.grad_scale), s.nesterov};
+  over_rows(parallel, n, 1,
+            [&](int64_t begin, int64_t end) { table_.sgd(scalars, begin, end, p, trace, g); });
 }
 
 }  // namespace lignum::kernels

@@ -102,9 +102,16 @@ struct RopeShape {
 
 // One AdamW step's scalars; rounded to f32 inside, after 1 - beta is taken in double.
 struct AdamW {
-  double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
+  double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, eps_root = 0, weight_decay = 0;
   double correction1 = 1, correction2 = 1;  // 1 - beta^t, t = 1 in the first step
   double grad_scale = 1;                    // g is multiplied by it first (clipping, 1 / tokens)
+};
+
+// One step of gradient descent.
+struct Sgd {
+  double learning_rate = 0, momentum = 0;
+  bool nesterov = false;
+  double grad_scale = 1;  // as AdamW's
 };
 
 struct RowTable;  // the inner loops of one ISA (rows_table.h)
@@ -160,18 +167,22 @@ class RowKernels {
   // = the sum of the rows' losses, in double over blocks of kLossBlock rows; count = rows that are not
   // ignored. logits [n, vocab] edge type; lse [n], written for ignored rows as well. Another label outside
   // [0, vocab) is a user error (row and value named) and nothing is written.
+  // lse_squares, unless null: the sum of lse^2 over the rows that count, in the same order.
   Status cross_entropy(int64_t n, int64_t vocab, In logits, const int32_t* labels, float* loss_sum,
-                       int32_t* count, float* lse, Parallel&) const;
-  // dlogits = (exp(logits - lse) - [column = label]) * dloss; 0 in ignored rows. In place. Labels were
-  // checked before.
+                       int32_t* count, float* lse, Parallel&, double* lse_squares = nullptr) const;
+  // dlogits = (exp(logits - lse) - [column = label]) * dloss; 0 in ignored rows. With z_slope also the
+  // gradient of z_slope / 2 * lse^2 a row: exp(logits - lse) * z_slope * lse. In place. Labels were checked
+  // before.
   void cross_entropy_grad(int64_t n, int64_t vocab, In logits, const int32_t* labels, const float* lse,
-                          float dloss, Out dlogits, Parallel&) const;
+                          float dloss, Out dlogits, Parallel&, float z_slope = 0) const;
   // Both of one tile of rows, each row's while it is in the cache: losses[b] = the loss of block b of
   // kLossBlock rows, in double (added up in order they are cross_entropy's sum, before it is rounded), and
   // the gradient with dloss = 1 unless dlogits is null. f32 logits; dlogits f32 or bf16, its rows `stride`
-  // elements apart; each may begin where the row of logits does. Labels were checked before.
+  // elements apart; each may begin where the row of logits does. lse_squares (a block, as losses; may be
+  // null) and z_slope as above. Labels were checked before.
   void cross_entropy_tile(int64_t n, int64_t vocab, const float* logits, const int32_t* labels,
-                          double* losses, Out dlogits, int64_t stride, Parallel&) const;
+                          double* losses, Out dlogits, int64_t stride, Parallel&,
+                          double* lse_squares = nullptr, float z_slope = 0) const;
   // The number of labels that are not ignored; a user error (row and value named) for one outside [0, vocab).
   static Result<int64_t> count_labels(int64_t n, const int32_t* labels, int64_t vocab);
 
@@ -194,9 +205,13 @@ class RowKernels {
   int64_t find_nonfinite(int64_t n, In x, Parallel&) const;
 
   // Decoupled weight decay (Loshchilov, Hutter 2019): g' = g * grad_scale, m = b1 m + (1 - b1) g', v = b2 v +
-  // (1 - b2) g'^2, p -= lr * (m / correction1 / (sqrt(v / correction2) + eps) + weight_decay * p). One pass
-  // over memory, in place. g f32 or bf16.
-  void adamw(const AdamW&, int64_t n, float* p, float* m, float* v, In g, Parallel&) const;
+  // (1 - b2) g'^2, p -= lr * (m / correction1 / (sqrt(v / correction2 + eps_root) + eps) + weight_decay * p).
+  // One pass over memory, in place. g, m, v each f32 or bf16; m and v are rounded where they are
+  // stored, not where p reads them.
+  void adamw(const AdamW&, int64_t n, float* p, Out m, Out v, In g, Parallel&) const;
+  // g' = g * grad_scale, trace = g' + momentum * trace, p -= lr * trace, or with nesterov lr * (g' + momentum
+  // * trace). trace may be null: p -= lr * g'. In place.
+  void sgd(const Sgd&, int64_t n, float* p, float* trace, const float* g, Parallel&) const;
 
  private:
   Status sum_by_id(int64_t vocab, int64_t width, int64_t n, In dy, const int32_t* ids, Out dtable, bool add,

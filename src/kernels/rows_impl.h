@@ -116,7 +116,8 @@ constexpr RowTable kTable = {
     .accumulate = {accumulate<float>, accumulate<bf16>},
     .sum_squares = {sum_squares<float>, sum_squares<bf16>},
     .find_nonfinite = {find_nonfinite<float>, find_nonfinite<bf16>},
-    .adamw = adamw,
+    .adamw = {{adamw<float, float>, adamw<float, bf16>}, {adamw<bf16, float>, adamw<bf16, bf16>}},
+    .sgd = sgd,
 };
 
 }  // namespace

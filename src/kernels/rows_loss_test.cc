@@ -315,7 +315,7 @@ TEST(AdamW, AgreesWithDouble) {
     a.correction1 = 1 - std::pow(a.beta1, step);
     a.correction2 = 1 - std::pow(a.beta2, step);
     a.grad_scale = 0.5;
-    k.adamw(a, n, p.as<float>(), m.as<float>(), v.as<float>(), g.as<float>(), serial);
+    k.adamw(a, n, p.as<float>(), m.out(), v.out(), g.as<float>(), serial);
     for (int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<size_t>(i);
       const double gradient = g.get(i) * a.grad_scale;
@@ -334,15 +334,18 @@ TEST(AdamW, SameBitsAndNanStays) {
   const AdamW a{.learning_rate = 1e-3, .weight_decay = 0.1, .correction1 = 0.1, .correction2 = 0.05};
   for (int64_t n : {int64_t{1}, int64_t{37}, int64_t{40001}}) {
     expect_same_bits([&](const RowKernels& k, Parallel& parallel, int64_t offset) {
-      Buffer p(DType::f32, n, offset), m(DType::f32, n, offset), v(DType::f32, n, offset),
-          g(DType::f32, n, offset);
-      p.normal("p");
-      g.normal("g");
-      for (int step = 0; step < 3; ++step) {
-        k.adamw(a, n, p.as<float>(), m.as<float>(), v.as<float>(), g.as<float>(), parallel);
-      }
       std::string bits;
-      for (const Buffer* b : {&p, &m, &v}) b->append_to(bits);
+      for (const auto& [first, second] : {std::pair{DType::f32, DType::f32},
+                                          {DType::bf16, DType::f32},
+                                          {DType::f32, DType::bf16},
+                                          {DType::bf16, DType::bf16}}) {
+        Buffer p(DType::f32, n, offset), m(first, n, offset), v(second, n, offset), g(DType::f32, n, offset);
+        p.normal("p");
+        g.normal("g");
+        for (int step = 0; step < 3; ++step)
+          k.adamw(a, n, p.as<float>(), m.out(), v.out(), g.as<float>(), parallel);
+        for (const Buffer* b : {&p, &m, &v}) b->append_to(bits);
+      }
       return bits;
     });
   }
@@ -350,8 +353,36 @@ TEST(AdamW, SameBitsAndNanStays) {
   Buffer p(DType::f32, 40), m(DType::f32, 40), v(DType::f32, 40), g(DType::f32, 40);
   p.normal("p");
   g.set(17, NAN);
-  row_kernels({best_isa()}).adamw(a, 40, p.as<float>(), m.as<float>(), v.as<float>(), g.as<float>(), serial);
+  row_kernels({best_isa()}).adamw(a, 40, p.as<float>(), m.out(), v.out(), g.as<float>(), serial);
   for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(std::isnan(p.get(i)), i == 17);
+}
+
+TEST(Sgd, HasTheBitsOfItsFormula) {
+  const float learning_rate = 0.125F, momentum = 0.875F, scale = 0.5F;
+  for (const bool nesterov : {false, true}) {
+    const Sgd s{learning_rate, momentum, nesterov, scale};
+    for (int64_t n : {int64_t{1}, int64_t{37}, int64_t{40001}}) {
+      expect_same_bits([&](const RowKernels& k, Parallel& parallel, int64_t offset) {
+        Buffer p(DType::f32, n, offset), trace(DType::f32, n, offset), g(DType::f32, n, offset),
+            plain(DType::f32, n, offset);
+        for (Buffer* b : {&p, &plain}) b->normal("p");
+        g.normal("g");
+        for (int step = 0; step < 3; ++step) {
+          const float gradient = static_cast<float>(g.get(n / 2)) * scale,
+                      before = static_cast<float>(p.get(n / 2)),
+                      sum = gradient + momentum * static_cast<float>(trace.get(n / 2));
+          k.sgd(s, n, p.as<float>(), trace.as<float>(), g.as<float>(), parallel);
+          k.sgd(s, n, plain.as<float>(), nullptr, g.as<float>(), parallel);
+          EXPECT_EQ(static_cast<float>(trace.get(n / 2)), sum);
+          EXPECT_EQ(static_cast<float>(p.get(n / 2)),
+                    before - learning_rate * (nesterov ? gradient + momentum * sum : sum));
+        }
+        std::string bits;
+        for (const Buffer* b : {&p, &trace, &plain}) b->append_to(bits);
+        return bits;
+      });
+    }
+  }
 }
 
 }  // namespace

@@ -15,8 +15,20 @@ inline constexpr int kElementwiseCount = 23;
 inline constexpr int64_t kSumColumns = 512;
 
 struct AdamWScalars {
-  float learning_rate, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, weight_decay, inverse_correction1,
-      inverse_correction2, grad_scale;
+  float learning_rate, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, eps_root, weight_decay,
+      inverse_correction1, inverse_correction2, grad_scale;
+};
+struct LossSums {
+  double loss = 0, lse_squares = 0;
+  LossSums& operator+=(const LossSums& other) {
+    loss += other.loss;
+    lse_squares += other.lse_squares;
+    return *this;
+  }
+};
+struct SgdScalars {
+  float learning_rate, momentum, grad_scale;
+  bool nesterov;
 };
 
 struct RowTable {
@@ -53,20 +65,23 @@ struct RowTable {
   void (*sum_rows[2][2])(int64_t n, int64_t row_block, int64_t d, int64_t begin, int64_t end, const void* x,
                          void* out);
 
-  // Returns these rows' loss.
-  double (*cross_entropy[2])(int64_t begin, int64_t end, int64_t vocab, const void* logits,
-                             const int32_t* labels, float* lse);
+  // These rows' loss and, of those that count, the squares of lse.
+  LossSums (*cross_entropy[2])(int64_t begin, int64_t end, int64_t vocab, const void* logits,
+                               const int32_t* labels, float* lse);
   // [logits][dlogits]; nullptr where bf16 would widen.
   void (*cross_entropy_grad[2][2])(int64_t begin, int64_t end, int64_t vocab, const void* logits,
-                                   const int32_t* labels, const float* lse, float dloss, void* dlogits);
+                                   const int32_t* labels, const float* lse, float dloss, float z_slope,
+                                   void* dlogits);
 
   // sum[k] += x[begin + k]
   void (*accumulate[2])(int64_t begin, int64_t end, const void* x, float* sum);
   double (*sum_squares[2])(int64_t begin, int64_t end, const void* x);
   int64_t (*find_nonfinite[2])(int64_t begin, int64_t end, const void* x);  // -1: none
 
-  void (*adamw)(const AdamWScalars&, int64_t begin, int64_t end, float* p, float* m, float* v,
-                const float* g);
+  // [m][v]
+  void (*adamw[2][2])(const AdamWScalars&, int64_t begin, int64_t end, float* p, void* m, void* v,
+                      const float* g);
+  void (*sgd)(const SgdScalars&, int64_t begin, int64_t end, float* p, float* trace, const float* g);
 };
 
 extern const RowTable kRowsScalar, kRowsAvx2, kRowsAvx512;

@@ -1,9 +1,10 @@
 // adamw_update: one AdamW step of one tensor (Loshchilov, Hutter, "Decoupled Weight Decay Regularization",
 // 2019; the form of optax.adamw).
-//   param, m, v f32, grad f32 or bf16, of one shape; learning_rate f32[]; step i32[], 0 in the first one;
-//   grad_scale f32[] attributes b1, b2, eps, eps_root, weight_decay -> param, m, v
+//   param f32, m, v, grad each f32 or bf16, of one shape; learning_rate f32[]; step i32[], 0 in the first
+//   one; grad_scale f32[]; attributes b1, b2, eps, eps_root, weight_decay -> param, m, v
 // g = grad * grad_scale, m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, and with t = step + 1
 //   param -= learning_rate (m / (1 - b1^t) / (sqrt(v / (1 - b2^t) + eps_root) + eps) + weight_decay param)
+// Moments of bf16 are rounded where they are stored; param reads them before that (optax's mu_dtype).
 // A grad_scale that is not finite leaves all three as they are: it stands for a step whose loss or gradient
 // is not finite, and the state that led to it must stay, to be looked at and to be saved.
 #include <cmath>
@@ -47,10 +48,11 @@ struct AdamwUpdate {
   static Result<Types> infer(std::span<const Type> in, const Attrs& attrs) {
     LIGNUM_RETURN_IF_ERROR(expect_inputs(in, 7));
     LIGNUM_RETURN_IF_ERROR(expect_dtype(in[0], "param", {DType::f32}));
-    LIGNUM_RETURN_IF_ERROR(expect_like(in[1], "m", in[0], "param"));
-    LIGNUM_RETURN_IF_ERROR(expect_like(in[2], "v", in[0], "param"));
-    LIGNUM_RETURN_IF_ERROR(expect_edge(in[3], "grad"));
-    LIGNUM_RETURN_IF_ERROR(expect_dims(in[3], "grad", in[0].dims, "those of param"));
+    const std::pair<size_t, std::string_view> edges[] = {{1, "m"}, {2, "v"}, {3, "grad"}};
+    for (const auto& [i, name] : edges) {
+      LIGNUM_RETURN_IF_ERROR(expect_edge(in[i], name));
+      LIGNUM_RETURN_IF_ERROR(expect_dims(in[i], name, in[0].dims, "those of param"));
+    }
     const std::pair<std::string_view, DType> scalars[] = {
         {"learning_rate", DType::f32}, {"step", DType::i32}, {"grad_scale", DType::f32}};
     for (size_t i = 0; i < 3; ++i) {
@@ -60,7 +62,7 @@ struct AdamwUpdate {
     for (const auto* key : {"b1", "b2", "eps", "eps_root"})
       LIGNUM_RETURN_IF_ERROR(number_in(attrs, key, 0, 1).status());
     LIGNUM_RETURN_IF_ERROR(number_in(attrs, "weight_decay", 0, 1e3).status());
-    return Types{in[0], in[0], in[0]};
+    return Types{in[0], in[1], in[2]};
   }
 
   static constexpr ByDecomposition grad{};
@@ -80,14 +82,16 @@ struct AdamwUpdate {
     const Value correction1 = spread(one_minus_power(m, a.b1, t));
     const Value correction2 = spread(one_minus_power(m, a.b2, t));
     const Value g = m.mul(m.f32(in[3]), spread(in[6]));
-    const Value m1 = m.add(m.mul(in[1], a.b1), m.mul(g, 1 - a.b1));
-    const Value v1 = m.add(m.mul(in[2], a.b2), m.mul(m.mul(g, g), 1 - a.b2));
+    const Value m1 = m.add(m.mul(m.f32(in[1]), a.b1), m.mul(g, 1 - a.b1));
+    const Value v1 = m.add(m.mul(m.f32(in[2]), a.b2), m.mul(m.mul(g, g), 1 - a.b2));
     const Value root = m.sqrt(m.add(m.div(v1, correction2), a.eps_root));
     const Value direction = m.div(m.div(m1, correction1), m.add(root, a.eps));
     const Value change = m.add(direction, m.mul(in[0], a.weight_decay));
     const Value finite = is_finite(b, m, in[6], s.in[0]);
-    return {m.select(finite, m.sub(in[0], m.mul(change, spread(in[4]))), in[0]), m.select(finite, m1, in[1]),
-            m.select(finite, v1, in[2])};
+    const auto kept = [&](Value moment, size_t i) {
+      return m.select(finite, b.convert(moment, s.in[i].dtype), in[i]);
+    };
+    return {m.select(finite, m.sub(in[0], m.mul(change, spread(in[4]))), in[0]), kept(m1, 1), kept(v1, 2)};
   }
 
   static void reference(const RefCall& c) {
@@ -113,14 +117,12 @@ struct AdamwUpdate {
 
   static Status cpu(const CpuCall& c) {
     const Settings a(c.site.attrs);
-    if (a.eps_root != 0)
-      return user_error("adam_eps_root = {}: the CPU's AdamW knows 0 only; leave it 0 or run on PJRT",
-                        a.eps_root);
     const double t = *data_in<int32_t>(c, 5) + 1.0;
     const kernels::AdamW step{.learning_rate = *data_in<float>(c, 4),
                               .beta1 = a.b1,
                               .beta2 = a.b2,
                               .eps = a.eps,
+                              .eps_root = a.eps_root,
                               .weight_decay = a.weight_decay,
                               .correction1 = 1 - std::pow(a.b1, t),
                               .correction2 = 1 - std::pow(a.b2, t),
@@ -128,8 +130,7 @@ struct AdamwUpdate {
     for (size_t r = 0; r < 3; ++r) copy_through(c, r, r);  // the kernel works in place
     if (!std::isfinite(step.grad_scale)) return {};
     kernels::row_kernels(c.choice).adamw(step, c.site.in[0].elements(), data_out<float>(c, 0),
-                                         data_out<float>(c, 1), data_out<float>(c, 2), kernel_in(c, 3),
-                                         c.parallel);
+                                         kernel_out(c, 1), kernel_out(c, 2), kernel_in(c, 3), c.parallel);
     return {};
   }
 
@@ -138,16 +139,18 @@ struct AdamwUpdate {
   static constexpr ByDecomposition emit{};
 
   static std::vector<Case> cases() {
+    constexpr DType f32 = DType::f32, bf16 = DType::bf16;
     const auto make = [](std::string name, const Dims& dims, double weight_decay, double largest_step,
-                         double b2 = 0.95, bool bench = false, DType grad = DType::f32) {
-      constexpr DType f32 = DType::f32;
-      return Case{std::move(name),
-                  {tensor(f32, dims), tensor(f32, dims), tensor(f32, dims, Fill::positive),
-                   tensor(grad, dims), tensor(f32, {}, Fill::uniform01),
-                   tensor(DType::i32, {}, Fill::position, largest_step), tensor(f32, {}, Fill::positive)},
-                  {{"b1", 0.9}, {"b2", b2}, {"eps", 1e-8}, {"eps_root", 0.0}, {"weight_decay", weight_decay}},
-                  1,
-                  bench};
+                         double b2 = 0.95, bool bench = false, DType first = DType::f32,
+                         DType second = DType::f32, double eps_root = 0, DType grad = DType::f32) {
+      return Case{
+          std::move(name),
+          {tensor(f32, dims), tensor(first, dims), tensor(second, dims, Fill::positive), tensor(grad, dims),
+           tensor(f32, {}, Fill::uniform01), tensor(DType::i32, {}, Fill::position, largest_step),
+           tensor(f32, {}, Fill::positive)},
+          {{"b1", 0.9}, {"b2", b2}, {"eps", 1e-8}, {"eps_root", eps_root}, {"weight_decay", weight_decay}},
+          1,
+          bench};
     };
     return {
         make("first_step", {1, 8}, 0.1, 1),
@@ -156,9 +159,14 @@ struct AdamwUpdate {
         make("odd", {5, 37}, 0.1, 10),
         make("misaligned", {211}, 0, 100),
         make("late", {2, 9}, 0.01, 100000, 0.999),
-        make("bf16_grad", {3, 1001}, 0.1, 10, 0.95, false, DType::bf16),
         make("empty", {0, 3}, 0.1, 3),
         make("bench", {4096, 4096}, 0.1, 1000, 0.95, true),
+        make("eps_root", {3, 5}, 0.1, 10, 0.95, false, f32, f32, 1e-3),
+        make("bf16_m", {3, 37}, 0.1, 10, 0.95, false, bf16),
+        make("bf16_m_v", {7, 33}, 0.1, 10, 0.95, false, bf16, bf16),
+        make("bf16_v", {9}, 0.1, 10, 0.95, false, f32, bf16),
+        make("bf16_grad", {3, 1001}, 0.1, 10, 0.95, false, f32, f32, 0, bf16),
+        make("bf16_all", {3, 1001}, 0.1, 10, 0.95, false, bf16, bf16, 0, bf16),
     };
   }
 };

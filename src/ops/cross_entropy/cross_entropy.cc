@@ -1,13 +1,15 @@
 // cross_entropy: the summed loss of a batch of tokens, the number of tokens that count, and what the gradient
 // needs.
 //   logits [..., V] f32 or bf16, labels [...] i32 -> loss_sum f32[], count f32[], lse f32[...]
-// Per row lse = log(sum(exp(logits))), loss = lse - logits[label]; a label of -100 takes no part. Another
-// label outside [0, V) is a user error on a CPU; a PJRT device takes its logit as 0. The division by the
-// count is the caller's (once, over all ranks and micro-steps), so that sums of parts are exact parts of the
-// sum.
+//   attribute z_loss > 0, if any -> also z_loss_sum f32[], z_loss times the sum of lse^2
+// Per row lse = log(sum(exp(logits))), loss = lse - logits[label]; a label of -100 takes no part in either
+// sum. Another label outside [0, V) is a user error on a CPU; a PJRT device takes its logit as 0. The
+// division by the count is the caller's (once, over all ranks and micro-steps), so that sums of parts are
+// exact parts of the sum.
 #include <algorithm>
 #include <cmath>
 
+#include "ops/cross_entropy/z_loss.h"
 #include "ops/facets.h"
 #include "ops/gradient.h"
 
@@ -17,7 +19,7 @@ namespace {
 struct CrossEntropy {
   static constexpr std::string_view kName = "cross_entropy";
 
-  static Result<Types> infer(std::span<const Type> in, const Attrs&) {
+  static Result<Types> infer(std::span<const Type> in, const Attrs& attrs) {
     LIGNUM_RETURN_IF_ERROR(expect_inputs(in, 2));
     LIGNUM_RETURN_IF_ERROR(expect_edge(in[0], "logits"));
     LIGNUM_RETURN_IF_ERROR(expect_last_dim(in[0], "logits"));
@@ -26,22 +28,30 @@ struct CrossEntropy {
     LIGNUM_RETURN_IF_ERROR(expect_dtype(in[1], "labels", {DType::i32}));
     LIGNUM_RETURN_IF_ERROR(
         expect_dims(in[1], "labels", without_last(in[0].dims), "one label a row of logits"));
+    LIGNUM_ASSIGN_OR_RETURN(const double z_loss, z_loss_in(attrs));
     const Type scalar{DType::f32, {}, {}};
-    return Types{scalar, scalar, row_type(in[0], DType::f32)};
+    Types out{scalar, scalar, row_type(in[0], DType::f32)};
+    if (z_loss > 0) out.push_back(scalar);
+    return out;
   }
 
   static Gradients grad(const GradCall& c) {
     if (c.cotangents[2]) return gradient_by_decomposition(get_op(kName), c);
-    if (!c.cotangents[0]) return {std::nullopt, std::nullopt};  // the count alone
-    return {c.build.add("cross_entropy_grad", {c.inputs[0], c.inputs[1], c.outputs[2], *c.cotangents[0]}),
-            std::nullopt};
+    const bool has_z = c.outputs.size() > 3;
+    if (!c.cotangents[0] && !(has_z && c.cotangents[3]))
+      return {std::nullopt, std::nullopt};  // the count alone
+    Values in = {c.inputs[0], c.inputs[1], c.outputs[2], c.cotangent(0)};
+    if (has_z) in.push_back(c.cotangent(3));
+    return {c.build.add("cross_entropy_grad", std::move(in), c.site.attrs), std::nullopt};
   }
 
   static ShardRule partition(const Site& s) {
     auto logits = factors(s.in[0].rank());
     logits.back() = -1;
     const auto rows = factors(s.in[1].rank());
-    return {.in = {logits, rows}, .out = {{}, {}, rows}};
+    ShardRule rule{.in = {logits, rows}, .out = {{}, {}, rows}};
+    if (s.out.size() > 3) rule.out.emplace_back();
+    return rule;
   }
 
   static Cost cost(const Site& s) {
@@ -64,7 +74,10 @@ struct CrossEntropy {
       const int64_t rank = b.type(v).rank();
       return rank == 0 ? v : b.reduce("sum", v, first_dims(rank));
     };
-    return {total(loss), total(m.f32(counts)), lse};
+    Values out = {total(loss), total(m.f32(counts)), lse};
+    if (s.out.size() > 3)
+      out.push_back(m.mul(total(m.select(counts, m.mul(lse, lse), m.like(lse, 0))), z_loss_of(s.attrs)));
+    return out;
   }
 
   static void reference(const RefCall& c) {
@@ -80,6 +93,7 @@ struct CrossEntropy {
       if (label == kernels::kIgnoredLabel) continue;
       c.out[0].data[0] += lse - x[label];
       c.out[1].data[0] += 1;
+      if (c.out.size() > 3) c.out[3].data[0] += z_loss_of(c.site.attrs) * lse * lse;
     }
   }
 
@@ -88,10 +102,12 @@ struct CrossEntropy {
   static Status cpu(const CpuCall& c) {
     const Rows r = rows_of(c.site.in[0]);
     int32_t count = 0;
+    double squares = 0;
     LIGNUM_RETURN_IF_ERROR(kernels::row_kernels(c.choice).cross_entropy(
         r.n, r.d, kernel_in(c, 0), data_in<int32_t>(c, 1), data_out<float>(c, 0), &count,
-        data_out<float>(c, 2), c.parallel));
+        data_out<float>(c, 2), c.parallel, &squares));
     *data_out<float>(c, 1) = static_cast<float>(count);
+    if (c.out.size() > 3) *data_out<float>(c, 3) = static_cast<float>(z_loss_of(c.site.attrs) * squares);
     return {};
   }
 
@@ -101,24 +117,34 @@ struct CrossEntropy {
 
   static std::vector<Case> cases() {
     const auto make = [](std::string name, DType dtype, const Dims& rows, int64_t vocab, double bound = -1,
-                         double deviation = 1, bool bench = false) {
+                         double deviation = 1, bool bench = false, double z_loss = 0) {
       Dims dims = rows;
       dims.push_back(vocab);
+      Attrs attrs;
+      if (z_loss > 0) attrs.set("z_loss", z_loss);
       return Case{std::move(name),
                   {tensor(dtype, std::move(dims), Fill::normal, deviation),
                    tensor(DType::i32, rows, Fill::label, bound < 0 ? static_cast<double>(vocab) : bound)},
-                  {},
+                  std::move(attrs),
                   1,
                   bench};
     };
     constexpr DType f32 = DType::f32, bf16 = DType::bf16;
     return {
-        make("one_row", f32, {1}, 8),       make("one_token", f32, {}, 5),
-        make("one_word", f32, {3}, 1),      make("odd", f32, {3, 7}, 37),
-        make("misaligned", f32, {5}, 211),  make("two_chunks", f32, {2}, 601),
-        make("many_rows", f32, {71}, 4),    make("none_supervised", f32, {2, 3}, 7, 0),
-        make("wide", f32, {4}, 17, -1, 30), make("bf16", bf16, {2, 5}, 37),
-        make("empty", f32, {0}, 5),         make("bench", bf16, {1024}, 32000, -1, 1, true),
+        make("one_row", f32, {1}, 8),
+        make("one_token", f32, {}, 5),
+        make("one_word", f32, {3}, 1),
+        make("odd", f32, {3, 7}, 37),
+        make("misaligned", f32, {5}, 211),
+        make("two_chunks", f32, {2}, 601),
+        make("many_rows", f32, {71}, 4),
+        make("none_supervised", f32, {2, 3}, 7, 0),
+        make("wide", f32, {4}, 17, -1, 30),
+        make("bf16", bf16, {2, 5}, 37),
+        make("empty", f32, {0}, 5),
+        make("z_loss", f32, {3, 5}, 11, -1, 1, false, 0.1),
+        make("z_loss_bf16", bf16, {2, 5}, 37, -1, 2, false, 1e-2),
+        make("bench", bf16, {1024}, 32000, -1, 1, true),
     };
   }
 };

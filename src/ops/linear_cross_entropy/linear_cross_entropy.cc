@@ -2,8 +2,9 @@
 //   hidden [..., E] f32 or bf16, weight [V, E] as hidden, labels [...] i32
 //   attributes tile: the tokens whose logits are held at a time; gradients
 //   -> loss_sum f32[], count f32[]; with gradients also dhidden like hidden, dweight like weight
-// logits = hidden weight^T, loss_sum and count as cross_entropy gives them for these; dhidden and dweight are
-// the gradients of loss_sum, that is for a cotangent of 1.
+//   attribute z_loss > 0, if any -> last, z_loss_sum f32[]
+// logits = hidden weight^T, loss_sum, count and z_loss_sum as cross_entropy gives them for these; dhidden and
+// dweight are the gradients of loss_sum + z_loss_sum, that is for a cotangent of 1 of each.
 //
 // The gradients come with the loss because they are linear in its cotangent: with a tile's logits at hand,
 // softmax minus one-hot takes their place, and two products later the tile is done. (Hsu et al., "Liger
@@ -19,9 +20,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/round.h"
 #include "kernels/gemm.h"
+#include "ops/cross_entropy/z_loss.h"
 #include "ops/emit.h"
 #include "ops/facets.h"
 #include "ops/gradient.h"
@@ -32,8 +35,14 @@ namespace {
 // Rows of dweight that are one task: their part from one tile stays in L2 until it is added.
 constexpr int64_t kVocabBlock = 512;
 
-// Loss and count of tokens [n, E], and with `gradients` dhidden in hidden's dtype and dweight in f32.
-Values of_tokens(Builder& b, Value hidden, Value weight, Value labels, bool gradients) {
+struct HeadForm {
+  bool gradients;
+  double z_loss;
+  explicit HeadForm(const Attrs& a) : gradients(a.get<bool>("gradients")), z_loss(z_loss_of(a)) {}
+};
+
+// The results for tokens [n, E], but dweight in f32.
+Values of_tokens(Builder& b, Value hidden, Value weight, Value labels, const HeadForm& form) {
   Arith m(b);
   const Value logits = m.matmul(hidden, weight, {1}, {1});
   const Dims dims = b.type(logits).dims;
@@ -44,18 +53,25 @@ Values of_tokens(Builder& b, Value hidden, Value weight, Value labels, bool grad
   const Value counts = m.compare("ne", labels, m.like(labels, kernels::kIgnoredLabel));
   const Value loss = m.select(counts, m.sub(lse, at_label), m.like(lse, 0));
   Values out = {b.reduce("sum", loss, {0}), b.reduce("sum", m.f32(counts), {0})};
-  if (!gradients) return out;
-  const Value difference = m.sub(m.exp(m.sub(logits, m.over_row(lse, dims))), m.f32(is_label));
-  const Value dlogits =
-      b.convert(m.select(m.over_row(counts, dims), difference, m.like(logits, 0)), b.type(hidden).dtype);
-  out.push_back(b.convert(m.matmul(dlogits, weight, {1}, {0}), b.type(hidden).dtype));
-  out.push_back(m.matmul(dlogits, hidden, {0}, {0}));
+  if (form.gradients) {
+    const Value p = m.exp(m.sub(logits, m.over_row(lse, dims)));
+    Value slope = m.sub(p, m.f32(is_label));
+    if (form.z_loss > 0) slope = m.add(slope, m.mul(p, m.over_row(m.mul(lse, 2 * form.z_loss), dims)));
+    const Value dlogits =
+        b.convert(m.select(m.over_row(counts, dims), slope, m.like(logits, 0)), b.type(hidden).dtype);
+    out.push_back(b.convert(m.matmul(dlogits, weight, {1}, {0}), b.type(hidden).dtype));
+    out.push_back(m.matmul(dlogits, hidden, {0}, {0}));
+  }
+  if (form.z_loss > 0) {
+    const Value squares = m.select(counts, m.mul(lse, lse), m.like(lse, 0));
+    out.push_back(m.mul(b.reduce("sum", squares, {0}), form.z_loss));
+  }
   return out;
 }
 
 // The same for `tiles` tiles, hidden [tiles, n, E] and labels [tiles, n]: a loop that adds up, dhidden
 // stacked.
-ir::Graph loop_over_tiles(const Type& hidden, const Type& weight, const Type& labels, bool gradients) {
+ir::Graph loop_over_tiles(const Type& hidden, const Type& weight, const Type& labels, const HeadForm& form) {
   ir::Graph g;
   Builder b(g);
   const Value h = g.param("hidden", hidden), w = g.param("weight", weight), l = g.param("labels", labels);
@@ -63,8 +79,10 @@ ir::Graph loop_over_tiles(const Type& hidden, const Type& weight, const Type& la
     t.dims.erase(t.dims.begin());
     return t;
   };
-  std::vector<Type> sums(2, Type{DType::f32, {}, {}});
-  if (gradients) sums.push_back({DType::f32, weight.dims, {}});
+  const Type scalar{DType::f32, {}, {}};
+  std::vector<Type> sums = {scalar, scalar};
+  if (form.gradients) sums.push_back({DType::f32, weight.dims, {}});
+  if (form.z_loss > 0) sums.push_back(scalar);
   auto body = std::make_shared<ir::Graph>();
   Builder inner(*body);
   ir::Node scan;
@@ -77,22 +95,24 @@ ir::Graph loop_over_tiles(const Type& hidden, const Type& weight, const Type& la
   const Value tile = body->param("hidden", row(hidden)), tile_labels = body->param("labels", row(labels));
   const Value whole_weight = body->param("weight", weight);
   scan.inputs.insert(scan.inputs.end(), {h, l, w});
-  const Values made = of_tokens(inner, tile, whole_weight, tile_labels, gradients);
-  const Values parts = gradients ? Values{made[0], made[1], made[3]} : made;
+  const Values made = of_tokens(inner, tile, whole_weight, tile_labels, form);
+  Values parts = made;
+  if (form.gradients) parts.erase(parts.begin() + 2);  // dhidden is no sum
   for (size_t i = 0; i < sums.size(); ++i)
     body->output(fmt::format("sum{}", i), inner.elementwise("add", {before[i], parts[i]}));
   scan.types = sums;
-  if (gradients) {
+  if (form.gradients) {
     body->output("dhidden", made[2]);
     scan.types.push_back(hidden);
   }
   scan.attrs = ir::scan_attrs(
-      {hidden.dims[0], false, static_cast<int64_t>(sums.size()), 2, 1, static_cast<int64_t>(gradients)});
+      {hidden.dims[0], false, static_cast<int64_t>(sums.size()), 2, 1, static_cast<int64_t>(form.gradients)});
   scan.body = std::move(body);
   const int32_t id = g.add(std::move(scan));
-  // In the order of of_tokens.
-  const std::vector<int32_t> order =
-      gradients ? std::vector<int32_t>{0, 1, 3, 2} : std::vector<int32_t>{0, 1};
+  // In the order of of_tokens: dhidden, the scan's last, before dweight.
+  std::vector<int32_t> order(sums.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (form.gradients) order.insert(order.begin() + 2, static_cast<int32_t>(sums.size()));
   for (const int32_t r : order) g.output(fmt::format("out{}", r), {id, r});
   return g;
 }
@@ -101,10 +121,11 @@ ir::Graph loop_over_tiles(const Type& hidden, const Type& weight, const Type& la
 struct HeadPlan {
   int64_t tokens, width, vocab, tile;
   bool gradients;
+  double z_loss;
   DType dtype;
   // The logits, and over them dlogits: rows of that many elements, narrow ones at the beginning of f32 ones.
   int64_t dlogits_stride;
-  int64_t sum, losses, scratch;  // bytes from the workspace's start
+  int64_t sum, losses, squares, scratch;  // bytes from the workspace's start
 
   explicit HeadPlan(const Site& s)
       : tokens(product(s.in[2].dims)),
@@ -112,12 +133,15 @@ struct HeadPlan {
         vocab(s.in[1].dims[0]),
         tile(std::min(tokens, s.attrs.get<int64_t>("tile"))),
         gradients(s.attrs.get<bool>("gradients")),
+        z_loss(z_loss_of(s.attrs)),
         dtype(s.in[0].dtype) {
     const bool narrow = gradients && dtype != DType::f32;  // f32: the sum is dweight itself
     sum = round_up(tile * vocab * 4, 64);
     dlogits_stride = narrow ? 2 * vocab : vocab;
     losses = sum + (narrow && tokens > tile ? round_up(vocab * width * 4, 64) : 0);
-    scratch = losses + round_up((tokens + kernels::kLossBlock) / kernels::kLossBlock * 8, 64);
+    const int64_t blocks = round_up((tokens + kernels::kLossBlock) / kernels::kLossBlock * 8, 64);
+    squares = losses + blocks;
+    scratch = squares + (z_loss > 0 ? blocks : 0);
   }
 
   kernels::Gemm make_logits(int64_t rows) const {
@@ -191,14 +215,21 @@ struct LinearCrossEntropy {
       return user_error("attribute tile={}: a multiple of {}, the block in which losses are added", tile,
                         kernels::kLossBlock);
     LIGNUM_ASSIGN_OR_RETURN(const bool gradients, bool_attr(attrs, "gradients"));
+    LIGNUM_ASSIGN_OR_RETURN(const double z_loss, z_loss_in(attrs));
     const Type scalar{DType::f32, {}, {}};
-    if (gradients) return Types{scalar, scalar, in[0], in[1]};
-    return Types{scalar, scalar};
+    Types out{scalar, scalar};
+    if (gradients) out.insert(out.end(), {in[0], in[1]});
+    if (z_loss > 0) out.push_back(scalar);
+    return out;
   }
 
   static Gradients grad(const GradCall& c) {
     const bool gradients = c.site.attrs.get<bool>("gradients");
     if (gradients && (c.cotangents[2] || c.cotangents[3])) return gradient_by_decomposition(get_op(kName), c);
+    if (z_loss_of(c.site.attrs) > 0) {
+      // The two sums are one here: another weight of either is the decomposition's business.
+      if (c.cotangents[0] != c.cotangents.back()) return gradient_by_decomposition(get_op(kName), c);
+    }
     if (!c.cotangents[0]) return {std::nullopt, std::nullopt, std::nullopt};  // the count alone
     Values out(c.outputs.begin(), c.outputs.end());
     if (!gradients) {
@@ -215,7 +246,9 @@ struct LinearCrossEntropy {
     auto hidden = factors(s.in[0].rank());
     hidden.back() = -1;
     ShardRule rule{.in = {hidden, {-1, -1}, factors(s.in[2].rank())}, .out = {{}, {}}};
-    if (s.out.size() > 2) rule.out.insert(rule.out.end(), {hidden, {-1, -1}});
+    const HeadForm form(s.attrs);
+    if (form.gradients) rule.out.insert(rule.out.end(), {hidden, {-1, -1}});
+    if (form.z_loss > 0) rule.out.emplace_back();
     return rule;
   }
 
@@ -237,8 +270,9 @@ struct LinearCrossEntropy {
   static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
     const Rows r = rows_of(s.in[0]);
     const Value hidden = b.reshape(in[0], {r.n, r.d}), labels = b.reshape(in[2], {r.n});
-    Values out = of_tokens(b, hidden, in[1], labels, s.out.size() > 2);
-    if (out.size() > 2) {
+    const HeadForm form(s.attrs);
+    Values out = of_tokens(b, hidden, in[1], labels, form);
+    if (form.gradients) {
       out[2] = b.reshape(out[2], s.in[0].dims);
       out[3] = b.convert(out[3], s.in[1].dtype);
     }
@@ -248,6 +282,7 @@ struct LinearCrossEntropy {
   static void reference(const RefCall& c) {
     const Rows r = rows_of(c.site.in[0]);
     const int64_t vocab = c.site.in[1].dims[0];
+    const HeadForm form(c.site.attrs);
     std::vector<double> logits(static_cast<size_t>(vocab));
     for (int64_t i = 0; i < r.n; ++i) {
       const double* h = c.in[0]->data.data() + i * r.d;
@@ -265,9 +300,11 @@ struct LinearCrossEntropy {
       if (label == kernels::kIgnoredLabel) continue;
       c.out[0].data[0] += lse - logits[static_cast<size_t>(label)];
       c.out[1].data[0] += 1;
-      if (c.out.size() < 3) continue;
+      if (form.z_loss > 0) c.out.back().data[0] += form.z_loss * lse * lse;
+      if (!form.gradients) continue;
       for (int64_t v = 0; v < vocab; ++v) {
-        const double d = std::exp(logits[static_cast<size_t>(v)] - lse) - (v == label ? 1 : 0);
+        const double d = std::exp(logits[static_cast<size_t>(v)] - lse) * (1 + 2 * form.z_loss * lse) -
+                         (v == label ? 1 : 0);
         for (int64_t k = 0; k < r.d; ++k) {
           c.out[2].data[static_cast<size_t>(i * r.d + k)] += d * word(v)[k];
           c.out[3].data[static_cast<size_t>(v * r.d + k)] += d * h[k];
@@ -287,22 +324,30 @@ struct LinearCrossEntropy {
     auto* space = static_cast<char*>(c.workspace);
     auto* logits = reinterpret_cast<float*>(space);
     auto* losses = reinterpret_cast<double*>(space + p.losses);
+    auto* squares = p.z_loss > 0 ? reinterpret_cast<double*>(space + p.squares) : nullptr;
     const int64_t size = dtype_size(p.dtype);
     for (int64_t first = 0; first < p.tokens; first += p.tile) {
       const int64_t n = std::min(p.tile, p.tokens - first);
       const auto* hidden = static_cast<const char*>(c.in[0]) + first * p.width * size;
       kernels::gemm(c.choice, p.make_logits(n), hidden, c.in[1], logits, space + p.scratch, c.parallel);
       const kernels::Out dlogits(p.dtype, p.gradients ? space : nullptr);
-      rows.cross_entropy_tile(n, p.vocab, logits, labels + first, losses + first / kernels::kLossBlock,
-                              dlogits, p.dlogits_stride, c.parallel);
+      const int64_t block = first / kernels::kLossBlock;
+      rows.cross_entropy_tile(n, p.vocab, logits, labels + first, losses + block, dlogits, p.dlogits_stride,
+                              c.parallel, squares != nullptr ? squares + block : nullptr,
+                              static_cast<float>(2 * p.z_loss));
       if (!p.gradients) continue;
       kernels::gemm(c.choice, p.make_dhidden(n), dlogits.data, c.in[1],
                     static_cast<char*>(c.out[2]) + first * p.width * size, space + p.scratch, c.parallel);
       add_dweight(c, p, first, n, hidden, dlogits.data);
     }
-    double loss = 0;
-    for (int64_t b = 0; b * kernels::kLossBlock < p.tokens; ++b) loss += losses[b];
-    *data_out<float>(c, 0) = static_cast<float>(loss);
+    const auto total = [&](const double* blocks) {
+      double sum = 0;
+      for (int64_t b = 0; b * kernels::kLossBlock < p.tokens; ++b) sum += blocks[b];
+      return sum;
+    };
+    *data_out<float>(c, 0) = static_cast<float>(total(losses));
+    if (squares != nullptr)
+      *data_out<float>(c, c.out.size() - 1) = static_cast<float>(p.z_loss * total(squares));
     *data_out<float>(c, 1) = static_cast<float>(count);
     if (p.gradients && p.tokens == 0) std::memset(c.out[3], 0, static_cast<size_t>(c.site.out[3].bytes()));
     return {};
@@ -314,6 +359,7 @@ struct LinearCrossEntropy {
   // of the tokens behind it.
   static std::vector<std::string> emit(const EmitCall& c) {
     const HeadPlan p(c.site);
+    const HeadForm form(c.site.attrs);
     if (p.tokens <= p.tile) return emit_parts(c);
     const Type scalar{DType::f32, {}, {}}, sum{DType::f32, c.site.in[1].dims, {}};
     const int64_t tiles = p.tokens / p.tile, whole = tiles * p.tile, rest = p.tokens - whole;
@@ -327,7 +373,7 @@ struct LinearCrossEntropy {
                                     reshaped(c.out, sliced(c.out, labels, all_labels, 0, whole),
                                              rows_type(all_labels, whole), {tiles, p.tile})};
     const ir::Graph loop = loop_over_tiles({p.dtype, {tiles, p.tile, p.width}, {}}, c.site.in[1],
-                                           {DType::i32, {tiles, p.tile}, {}}, p.gradients);
+                                           {DType::i32, {tiles, p.tile}, {}}, form);
     std::vector<std::string> out = emit_graph(c.out, loop, in_tiles);
     std::string dhidden;
     if (p.gradients)
@@ -337,12 +383,15 @@ struct LinearCrossEntropy {
       ir::Graph g;
       Builder b(g);
       const Value h = g.param("hidden", rest_hidden), w = g.param("weight", c.site.in[1]);
-      const Values made = of_tokens(b, h, w, g.param("labels", rest_labels), p.gradients);
+      const Values made = of_tokens(b, h, w, g.param("labels", rest_labels), form);
       for (size_t i = 0; i < made.size(); ++i) g.output(fmt::format("out{}", i), made[i]);
       const std::string in_rest[] = {sliced(c.out, hidden, all_hidden, whole, p.tokens), c.in[1],
                                      sliced(c.out, labels, all_labels, whole, p.tokens)};
       const std::vector<std::string> more = emit_graph(c.out, g, in_rest);
-      for (const size_t i : {0, 1}) out[i] = added(c.out, out[i], more[i], scalar);
+      for (size_t i = 0; i < out.size(); ++i) {
+        const bool is_gradient = p.gradients && (i == 2 || i == 3);
+        if (!is_gradient) out[i] = added(c.out, out[i], more[i], scalar);
+      }
       if (p.gradients) {
         out[3] = added(c.out, out[3], more[3], sum);
         const std::string joined = c.out.fresh();
@@ -365,13 +414,16 @@ struct LinearCrossEntropy {
 
   static std::vector<Case> cases() {
     const auto make = [](std::string name, DType dtype, const Dims& tokens, int64_t width, int64_t vocab,
-                         int64_t tile, bool gradients = true, double bound = -1, bool bench = false) {
+                         int64_t tile, bool gradients = true, double bound = -1, bool bench = false,
+                         double z_loss = 0) {
       Dims dims = tokens;
       dims.push_back(width);
+      Attrs attrs{{"tile", tile}, {"gradients", gradients}};
+      if (z_loss > 0) attrs.set("z_loss", z_loss);
       return Case{std::move(name),
                   {tensor(dtype, std::move(dims)), tensor(dtype, {vocab, width}, Fill::normal, 0.5),
                    tensor(DType::i32, tokens, Fill::label, bound < 0 ? static_cast<double>(vocab) : bound)},
-                  {{"tile", tile}, {"gradients", gradients}},
+                  std::move(attrs),
                   1,
                   bench};
     };
@@ -390,6 +442,9 @@ struct LinearCrossEntropy {
         make("bf16", bf16, {2, 10}, 16, 37, 8),
         make("bf16_one_tile", bf16, {6}, 16, 9, 8),
         make("empty", f32, {0}, 5, 3, 8),
+        make("z_loss", f32, {2, 9}, 6, 10, 8, true, -1, false, 0.1),
+        make("z_loss_alone", f32, {11}, 6, 10, 8, false, -1, false, 0.1),
+        make("z_loss_bf16", bf16, {2, 10}, 16, 37, 8, true, -1, false, 1e-2),
         make("bench", bf16, {2048}, 576, 32000, 256, true, -1, true),
     };
   }
