@@ -34,7 +34,7 @@ std::string_view npy_field(std::string_view header, std::string_view key) {
 // NumPy's format, versions 1 to 3: magic, version, length of the header, a Python dictionary.
 Result<Shard> npy_shard(std::span<const std::byte> bytes, const std::string& path) {
   const std::string_view text = characters(bytes);
-  if (text.size() < 12 || text.substr(0, 6) != "\x93NUMPY") return user_error("{}: no .npy file", path);
+  if (text.size() < 12 || !text.starts_with("\x93NUMPY")) return user_error("{}: no .npy file", path);
   const int version = std::to_integer<int>(bytes[6]);
   const size_t prefix = version == 1 ? 10 : 12;
   size_t length = 0;
@@ -70,7 +70,7 @@ Result<Shard> npy_shard(std::span<const std::byte> bytes, const std::string& pat
 
 // llm.c: int32 [256], of which magic, version, number of tokens; then the ids (dev/data/data_common.py).
 std::optional<Shard> llmc_shard(std::span<const std::byte> bytes) {
-  constexpr size_t kHeader = 256 * 4;
+  constexpr size_t kHeader = 1024;
   std::array<int32_t, 3> head{};
   if (bytes.size() < kHeader) return std::nullopt;
   std::memcpy(head.data(), bytes.data(), sizeof(head));
