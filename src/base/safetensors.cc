@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "base/half.h"
 #include "base/json.h"
 #include "base/safetensors_format.h"
 #include "base/text.h"
@@ -18,18 +19,6 @@ using safetensors::find_dtype;
 using Json = nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
-
-float f16_to_float(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-  const uint32_t exponent = (bits >> 10) & 0x1fu;
-  const uint32_t mantissa = bits & 0x3ffu;
-  if (exponent == 0) {  // zero and subnormals: mantissa * 2^-24, exact in float
-    const float value = static_cast<float>(mantissa) * 0x1p-24f;
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
-  }
-  const uint32_t widened = exponent == 31 ? 0xffu : exponent + 112;
-  return std::bit_cast<float>(sign | widened << 23 | mantissa << 13);
-}
 
 // memcpy: the data need not be aligned.
 template <class T, class Convert>
@@ -145,7 +134,7 @@ Status SafetensorsReader::read_as_f32(std::string_view name, float* out, int64_t
   } else if (row->text == "BF16") {
     convert<bf16>(from, out, count, [](bf16 x) { return to_float(x); });
   } else if (row->text == "F16") {
-    convert<uint16_t>(from, out, count, f16_to_float);
+    convert<uint16_t>(from, out, count, half_to_float);
   } else if (row->text == "F64") {
     convert<double>(from, out, count, [](double x) { return static_cast<float>(x); });
   } else {

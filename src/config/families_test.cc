@@ -62,6 +62,43 @@ std::string gemma3() {
                         "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}}})";
 }
 
+// transformers 5.24, with the dropout that published files have.
+std::string gpt2() {
+  return R"({"activation_function": "gelu_new", "add_cross_attention": false, "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1, "bos_token_id": 210, "dtype": "float32", "embd_pdrop": 0.1, "eos_token_id": 210,
+    "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_embd": 60, "n_head": 4,
+    "n_inner": null, "n_layer": 3, "n_positions": 48, "pad_token_id": null, "reorder_and_upcast_attn": false,
+    "resid_pdrop": 0.1, "scale_attn_by_inverse_layer_idx": false, "scale_attn_weights": true,
+    "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
+    "summary_type": "cls_index", "summary_use_proj": true, "tie_word_embeddings": true,
+    "transformers_version": "5.24.0", "use_cache": true, "vocab_size": 211})";
+}
+
+TEST(Families, Gpt2HasWordsOfItsOwn) {
+  const auto m = read(with(gpt2(), {}));
+  ASSERT_TRUE(m.ok()) << m.status().message();
+  EXPECT_TRUE(m->learnt_positions && m->attention_bias && m->mlp_bias && m->tie_embeddings && !m->gated_mlp);
+  EXPECT_EQ(m->norm, Norm::layer);
+  EXPECT_EQ(m->activation, Activation::gelu_tanh);
+  EXPECT_EQ(m->head_dim, 15);
+  EXPECT_EQ(m->kv_heads, 4);
+  EXPECT_EQ(m->mlp, 240);
+  EXPECT_EQ(m->max_position, 48);
+  EXPECT_EQ(*m, *read(with(gpt2(), {{"n_ctx", 48}, {"activation_function", "gelu_pytorch_tanh"}})));
+  EXPECT_EQ(read(with(gpt2(), {{"n_inner", 112}}))->mlp, 112);
+  const auto error = [](const Json& changes) { return read(with(gpt2(), changes)).status().message(); };
+  EXPECT_EQ(error({{"n_head", 7}}), "config.json: n_embd=60 is not a multiple of n_head=7");
+  EXPECT_EQ(error({{"n_layer", 0}}), "config.json: n_layer=0 must be in 1..65536");
+  EXPECT_EQ(error({{"n_ctx", 32}}), "config.json: n_ctx=32 must be 48; nothing else is implemented");
+  EXPECT_EQ(
+      error({{"activation_function", "relu"}}).find("config.json: activation_function=\"relu\" must be"), 0);
+  EXPECT_EQ(error({{"scale_attn_by_inverse_layer_idx", true}}).find("config.json: scale_attn_by_inverse"), 0);
+  EXPECT_EQ(
+      error({{"add_cross_attention", true}}).find("config.json: add_cross_attention=true must be false"), 0);
+  EXPECT_EQ(error({{"resid_pdrop", 1.5}}), "config.json: resid_pdrop=1.5 must be at least 0 and less than 1");
+  EXPECT_EQ(error({{"rope_theta", 1e4}}).find("config.json: rope_theta=10000.0 is a feature that is not"), 0);
+}
+
 TEST(Families, AreReadAsTransformersWritesThem) {
   const auto m = read(with(mistral(), {}));
   ASSERT_TRUE(m.ok()) << m.status().message();
@@ -148,7 +185,7 @@ TEST(Families, OthersFeaturesAreRefusedByName) {
 }
 
 TEST(Families, WriteWhatTheyRead) {
-  for (const std::string& text : {mistral(), qwen3(), gemma2(), gemma3()}) {
+  for (const std::string& text : {mistral(), qwen3(), gemma2(), gemma3(), gpt2()}) {
     const auto m = read(with(text, {}));
     const std::string written = model_to_hf_json(*m);
     const auto again = model_from_hf_json(written, "again");

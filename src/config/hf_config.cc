@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "config/hf_fields.h"
+#include "config/hf_gpt2.h"
 #include "config/hf_rope.h"
 #include "config/model_config.h"
 
@@ -51,13 +52,14 @@ struct Family {
 
 constexpr int64_t kMistralWindow = 4096;
 
-const std::array<Family, 5>& families() {
-  static const std::array<Family, 5> kFamilies = {{
+const std::array<Family, 6>& families() {
+  static const std::array<Family, 6> kFamilies = {{
       {"llama", "llama", "LlamaForCausalLM", 0, 0, 2048, false, {}, {}},
       {"mistral", "mistral", "MistralForCausalLM", 8, 0, 131072, false, kMistralWindow, {}},
       {"qwen3", "qwen3", "Qwen3ForCausalLM", 32, 128, 32768, false, 4096, {}},
       {"gemma2", "gemma2", "Gemma2ForCausalLM", 4, 256, 8192, true, 4096, {}},
       {"gemma3", "gemma3_text", "Gemma3ForCausalLM", 4, 256, 131072, true, 4096, {1e6, 1e4}},
+      {"gpt2", "gpt2", "GPT2LMHeadModel", 0, 0, 1024, true, {}, {}},
   }};
   return kFamilies;
 }
@@ -185,6 +187,76 @@ void write_sliding(const Family& family, const ModelConfig& m, nlohmann::ordered
 
 }  // namespace
 
+namespace {
+
+void read_llama_like(Fields& fields, const Family& family, ModelConfig& m) {
+  m.vocab_size = fields.integer("vocab_size", {});
+  m.hidden = fields.integer("hidden_size", {});
+  m.layers = fields.integer("num_hidden_layers", {});
+  m.heads = fields.integer("num_attention_heads", {});
+  m.mlp = fields.integer("intermediate_size", {});
+  if (!fields.status().ok()) return;
+  m.kv_heads = fields.integer("num_key_value_heads", family.kv_heads > 0 ? family.kv_heads : m.heads);
+  if (fields.has("head_dim") || family.head_dim > 0) {
+    m.head_dim = fields.integer("head_dim", family.head_dim);
+  } else {
+    if (m.heads < 1 || m.hidden % m.heads != 0) {
+      return fields.fail(user_error(
+          "{}: hidden_size={} is not a multiple of num_attention_heads={}, and head_dim is not given",
+          fields.what(), m.hidden, m.heads));
+    }
+    m.head_dim = m.hidden / m.heads;
+    fields.integer("head_dim", m.head_dim);
+  }
+  m.norm_eps = fields.real("rms_norm_eps", 1e-6);
+  m.tie_embeddings = fields.boolean("tie_word_embeddings", family.tied);
+  m.attention_bias = fields.boolean("attention_bias", false);
+  if (family.name == "llama") m.mlp_bias = fields.boolean("mlp_bias", false);
+  if (family.name == "qwen3") m.qk_norm = true;
+  m.max_position = fields.integer("max_position_embeddings", family.max_position);
+  m.initializer_range = fields.real("initializer_range", 0.02);
+  if (family.name.starts_with("gemma")) {
+    read_gemma(fields, family, m);
+  } else {
+    fields.only("hidden_act", "silu");
+  }
+  if (family.window) m.window = fields.nullable_integer("sliding_window", family.window).value_or(0);
+  m.sliding = read_sliding(fields, family, m);
+  if (m.sliding.empty()) m.window = 0;  // without effect
+  Result<Ropes> ropes = read_ropes(fields, family.rope, m.max_position);
+  if (!ropes.ok()) return fields.fail(ropes.status());
+  m.rope = std::move(ropes->full);
+  m.local_rope = std::move(ropes->local);
+  fields.only("attention_dropout", 0);
+  fields.only("pretraining_tp", 1);
+  fields.only("partial_rotary_factor", 1);
+  fields.only("rope_interleaved", false);
+}
+
+void write_llama_like(const Family& family, const ModelConfig& m, nlohmann::ordered_json& json) {
+  json["hidden_size"] = m.hidden;
+  json["intermediate_size"] = m.mlp;
+  json["num_hidden_layers"] = m.layers;
+  json["num_attention_heads"] = m.heads;
+  json["num_key_value_heads"] = m.kv_heads;
+  json["head_dim"] = m.head_dim;
+  json["rms_norm_eps"] = m.norm_eps;
+  json["attention_dropout"] = 0.0;
+  if (family.name != "mistral") json["attention_bias"] = m.attention_bias;
+  if (family.name == "llama") json["mlp_bias"] = m.mlp_bias;
+  json["max_position_embeddings"] = m.max_position;
+  json[family.name.starts_with("gemma") ? "hidden_activation" : "hidden_act"] = activation_name(m.activation);
+  write_sliding(family, m, json);
+  if (family.name.starts_with("gemma")) {
+    json["query_pre_attn_scalar"] = *m.query_pre_attn_scalar;
+    json["attn_logit_softcapping"] = cap_json(m.attention_softcap);
+    json["final_logit_softcapping"] = cap_json(m.logit_softcap);
+  }
+  write_ropes(m, json);
+}
+
+}  // namespace
+
 Result<ModelConfig> model_from_hf_json(std::string_view text, const std::string& what) {
   LIGNUM_ASSIGN_OR_RETURN(const Json json, parse_json(text, what));
   if (!json.is_object()) return user_error("{}: expected an object", what);
@@ -194,50 +266,15 @@ Result<ModelConfig> model_from_hf_json(std::string_view text, const std::string&
 
   ModelConfig m;
   m.family = family->name;
-  m.vocab_size = fields.integer("vocab_size", {});
-  m.hidden = fields.integer("hidden_size", {});
-  m.layers = fields.integer("num_hidden_layers", {});
-  m.heads = fields.integer("num_attention_heads", {});
-  m.mlp = fields.integer("intermediate_size", {});
-  LIGNUM_RETURN_IF_ERROR(fields.status());
-  m.kv_heads = fields.integer("num_key_value_heads", family->kv_heads > 0 ? family->kv_heads : m.heads);
-  if (fields.has("head_dim") || family->head_dim > 0) {
-    m.head_dim = fields.integer("head_dim", family->head_dim);
+  if (family->name == "gpt2") {
+    read_gpt2(fields, m);
   } else {
-    if (m.heads < 1 || m.hidden % m.heads != 0) {
-      return user_error(
-          "{}: hidden_size={} is not a multiple of num_attention_heads={}, and head_dim is not given", what,
-          m.hidden, m.heads);
-    }
-    m.head_dim = m.hidden / m.heads;
-    fields.integer("head_dim", m.head_dim);
+    read_llama_like(fields, *family, m);
   }
-  m.norm_eps = fields.real("rms_norm_eps", 1e-6);
-  m.tie_embeddings = fields.boolean("tie_word_embeddings", family->tied);
-  m.attention_bias = fields.boolean("attention_bias", false);
-  if (family->name == "llama") m.mlp_bias = fields.boolean("mlp_bias", false);
-  if (family->name == "qwen3") m.qk_norm = true;
-  m.max_position = fields.integer("max_position_embeddings", family->max_position);
-  m.initializer_range = fields.real("initializer_range", 0.02);
-  if (family->name.starts_with("gemma")) {
-    read_gemma(fields, *family, m);
-  } else {
-    fields.only("hidden_act", "silu");
-  }
-  if (family->window) m.window = fields.nullable_integer("sliding_window", family->window).value_or(0);
-  m.sliding = read_sliding(fields, *family, m);
-  if (m.sliding.empty()) m.window = 0;  // without effect
   m.eos_token_ids = read_token_ids(fields, "eos_token_id");
   const std::vector<int64_t> bos = read_token_ids(fields, "bos_token_id");
   if (bos.size() > 1) fields.refuse("bos_token_id", "one token's number");
   if (bos.size() == 1) m.bos_token_id = bos[0];
-  LIGNUM_ASSIGN_OR_RETURN(Ropes ropes, read_ropes(fields, family->rope, m.max_position));
-  m.rope = std::move(ropes.full);
-  m.local_rope = std::move(ropes.local);
-  fields.only("attention_dropout", 0);
-  fields.only("pretraining_tp", 1);
-  fields.only("partial_rotary_factor", 1);
-  fields.only("rope_interleaved", false);
   fields.only("is_encoder_decoder", false);
   fields.refuse_unread(kHarmless);
   LIGNUM_RETURN_IF_ERROR(fields.status());
@@ -259,27 +296,13 @@ std::string model_to_hf_json(const ModelConfig& m, std::string_view dtype) {
   json["dtype"] = dtype;
   json["torch_dtype"] = dtype;  // the word of older readers
   json["vocab_size"] = m.vocab_size;
-  json["hidden_size"] = m.hidden;
-  json["intermediate_size"] = m.mlp;
-  json["num_hidden_layers"] = m.layers;
-  json["num_attention_heads"] = m.heads;
-  json["num_key_value_heads"] = m.kv_heads;
-  json["head_dim"] = m.head_dim;
-  json["rms_norm_eps"] = m.norm_eps;
-  json["attention_dropout"] = 0.0;
-  if (family.name != "mistral") json["attention_bias"] = m.attention_bias;
-  if (family.name == "llama") json["mlp_bias"] = m.mlp_bias;
-  json["tie_word_embeddings"] = m.tie_embeddings;
-  json["max_position_embeddings"] = m.max_position;
-  json["initializer_range"] = m.initializer_range;
-  json[family.name.starts_with("gemma") ? "hidden_activation" : "hidden_act"] = activation_name(m.activation);
-  write_sliding(family, m, json);
-  if (family.name.starts_with("gemma")) {
-    json["query_pre_attn_scalar"] = *m.query_pre_attn_scalar;
-    json["attn_logit_softcapping"] = cap_json(m.attention_softcap);
-    json["final_logit_softcapping"] = cap_json(m.logit_softcap);
+  if (family.name == "gpt2") {
+    write_gpt2(m, json);
+  } else {
+    write_llama_like(family, m, json);
   }
-  write_ropes(m, json);
+  json["tie_word_embeddings"] = m.tie_embeddings;
+  json["initializer_range"] = m.initializer_range;
   json["bos_token_id"] = m.bos_token_id ? nlohmann::ordered_json(*m.bos_token_id) : nlohmann::ordered_json();
   if (m.eos_token_ids.size() == 1) {
     json["eos_token_id"] = m.eos_token_ids[0];

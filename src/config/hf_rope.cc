@@ -54,6 +54,12 @@ Result<RopeConfig> read_rope(const Json& json, const std::string& what, double t
     rope.original_max_position = fields.integer("original_max_position_embeddings", original_position);
   }
   if (rope.type == RopeType::llama3) {
+    for (const char* name : {"low_freq_factor", "high_freq_factor"}) {
+      if (!fields.has(name))
+        return user_error(
+            "{}: {} is missing; llama3 needs low_freq_factor, positive, and high_freq_factor, above it", what,
+            name);
+    }
     rope.low_freq_factor = fields.real("low_freq_factor", {});
     rope.high_freq_factor = fields.real("high_freq_factor", {});
   }

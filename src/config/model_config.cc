@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "config/hf_gpt2.h"
 
 namespace lignum::config {
 namespace {
@@ -109,13 +110,25 @@ ModelConfig gemma3(ModelConfig m, double scale) {
   return m;
 }
 
+ModelConfig gpt2(ModelConfig m) {
+  m.family = "gpt2";
+  m.gated_mlp = false;
+  m.norm = Norm::layer;
+  m.learnt_positions = m.attention_bias = m.mlp_bias = m.tie_embeddings = true;
+  m.activation = Activation::gelu_tanh;
+  m.max_position = 1024;
+  m.bos_token_id = 50256;
+  m.eos_token_ids = {50256};
+  return m;
+}
+
 struct Preset {
   std::string_view name;
   ModelConfig model;
 };
 
-// Shapes: MaxText's configs/models (its gemma2 counts pairs of layers). lignum-tiny and lignum-10m take
-// bytes.
+// Shapes: MaxText's configs/models (its gemma2 counts pairs of layers); gpt2, which MaxText lacks, under
+// Hugging Face's names. lignum-tiny and lignum-10m take bytes.
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> kPresets = {
       {"llama2-7b", llama2(dense(32, 4096, 32, 32, 128, 11008, 32000))},
@@ -136,6 +149,10 @@ const std::vector<Preset>& presets() {
       {"gemma3-4b", gemma3(dense(34, 2560, 8, 4, 256, 10240, 262144), 256)},
       {"gemma3-12b", gemma3(dense(48, 3840, 16, 8, 256, 15360, 262144), 256)},
       {"gemma3-27b", gemma3(dense(62, 5376, 32, 16, 128, 21504, 262144), 168)},
+      {"gpt2", gpt2(dense(12, 768, 12, 12, 64, 3072, 50257))},
+      {"gpt2-medium", gpt2(dense(24, 1024, 16, 16, 64, 4096, 50257))},
+      {"gpt2-large", gpt2(dense(36, 1280, 20, 20, 64, 5120, 50257))},
+      {"gpt2-xl", gpt2(dense(48, 1600, 25, 25, 64, 6400, 50257))},
       {"lignum-tiny", tied(dense(4, 64, 4, 2, 16, 176, 256))},
       {"lignum-10m", tied(dense(8, 320, 5, 5, 64, 864, 256))},
       {"lignum-61m", tied(dense(12, 576, 9, 3, 64, 1536, 32000))},
@@ -217,18 +234,23 @@ Status validate_rope(const RopeConfig& rope, int64_t head_dim, const std::string
 double parameter_count(const ModelConfig& m) {
   const auto d = [](int64_t x) { return static_cast<double>(x); };
   const double attention = d(m.hidden) * d(m.head_dim) * (2 * d(m.heads) + 2 * d(m.kv_heads));
-  return d(m.layers) * (attention + 3 * d(m.hidden) * d(m.mlp)) + 2 * d(m.vocab_size) * d(m.hidden);
+  const double positions = m.learnt_positions ? d(m.max_position) : 0;
+  return d(m.layers) * (attention + 3 * d(m.hidden) * d(m.mlp)) +
+         (2 * d(m.vocab_size) + positions) * d(m.hidden);
 }
 
 }  // namespace
 
 int64_t ModelConfig::parameters() const {
-  int64_t block = hidden * head_dim * (2 * heads + 2 * kv_heads) + 3 * hidden * mlp + 2 * hidden;
+  const int64_t norm_size = (norm == Norm::layer ? 2 : 1) * hidden;
+  const int64_t matrices = gated_mlp ? 3 : 2;  // of the MLP
+  int64_t block = hidden * head_dim * (2 * heads + 2 * kv_heads) + matrices * hidden * mlp + 2 * norm_size;
   if (attention_bias) block += head_dim * (heads + 2 * kv_heads) + hidden;
-  if (mlp_bias) block += 2 * mlp + hidden;
+  if (mlp_bias) block += (matrices - 1) * mlp + hidden;
   if (qk_norm) block += 2 * head_dim;
   if (post_norms) block += 2 * hidden;
-  return layers * block + (tie_embeddings ? 1 : 2) * vocab_size * hidden + hidden;
+  return layers * block + (tie_embeddings ? 1 : 2) * vocab_size * hidden +
+         (learnt_positions ? max_position * hidden : 0) + norm_size;
 }
 
 Status validate(const ModelConfig& m, const std::string& what) {
@@ -243,10 +265,10 @@ Status validate(const ModelConfig& m, const std::string& what) {
         Bound{"intermediate_size", m.mlp, kMaxWidth},
         Bound{"max_position_embeddings", m.max_position, int64_t{1} << 40}}) {
     if (b.value < 1 || b.value > b.max) {
-      return user_error("{}: {}={} must be in 1..{}", what, b.field, b.value, b.max);
+      return user_error("{}: {}={} must be in 1..{}", what, hf_field(m, b.field), b.value, b.max);
     }
   }
-  if (m.head_dim % 2 != 0) {
+  if (m.head_dim % 2 != 0 && !m.learnt_positions) {
     return user_error("{}: head_dim={} must be even: the rotary embedding turns pairs", what, m.head_dim);
   }
   if (m.heads % m.kv_heads != 0) {
@@ -254,7 +276,8 @@ Status validate(const ModelConfig& m, const std::string& what) {
                       m.heads, m.kv_heads);
   }
   if (!(m.norm_eps >= 0 && m.norm_eps < 1)) {
-    return user_error("{}: rms_norm_eps={} must be at least 0 and less than 1", what, m.norm_eps);
+    return user_error("{}: {}={} must be at least 0 and less than 1", what, hf_field(m, "rms_norm_eps"),
+                      m.norm_eps);
   }
   if (!(m.initializer_range >= 0 && m.initializer_range <= 1)) {
     return user_error("{}: initializer_range={} must be in 0..1", what, m.initializer_range);

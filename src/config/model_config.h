@@ -37,10 +37,11 @@ struct RopeConfig {
 
 inline constexpr int64_t kMaxLayers = 1 << 16;
 
-enum class Activation { silu, gelu_tanh };  // of the gated MLP
+enum class Activation { silu, gelu_tanh };  // of the MLP
+enum class Norm { rms, layer };             // layer: with a bias
 
 struct ModelConfig {
-  std::string family = "llama";  // llama, mistral, qwen3, gemma2, gemma3
+  std::string family = "llama";  // llama, mistral, qwen3, gemma2, gemma3, gpt2
   int64_t vocab_size = 0;
   int64_t hidden = 0;
   int64_t layers = 0;
@@ -52,6 +53,9 @@ struct ModelConfig {
   bool tie_embeddings = false;
   bool attention_bias = false;  // of q, k, v and o
   bool mlp_bias = false;        // of gate, up and down
+  bool gated_mlp = true;        // down(act(gate) * up), else down(act(up))
+  Norm norm = Norm::rms;
+  bool learnt_positions = false;  // a table of max_position rows, and no rotary embedding
   Activation activation = Activation::silu;
   bool qk_norm = false;            // RMS norm over each head of q and k, before the rotary embedding
   bool post_norms = false;         // RMS norm of attention's and the MLP's results too, before they are added
@@ -75,9 +79,10 @@ struct ModelConfig {
   const RopeConfig& rope_of(int64_t layer) const { return slides(layer) && local_rope ? *local_rope : rope; }
 };
 
-// config.json of LlamaForCausalLM, MistralForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM and
-// Gemma3ForCausalLM: `rope_parameters`, or `rope_scaling` (its key `type` too) with `rope_theta`; where a
-// file has both they must agree. `what` stands at the head of errors.
+// config.json of LlamaForCausalLM, MistralForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM,
+// Gemma3ForCausalLM and GPT2LMHeadModel: `rope_parameters`, or `rope_scaling` (its key `type` too) with
+// `rope_theta`; where a file has both they must agree. Dropout, which GPT-2's published files name, acts in
+// training alone, and here no training has it. `what` stands at the head of errors.
 Result<ModelConfig> model_from_hf_json(std::string_view text, const std::string& what);
 Result<ModelConfig> model_from_folder(const std::string& folder);  // folder/config.json
 // Written with both rope forms, so that old and new readers agree. `dtype` is Hugging Face's word of the

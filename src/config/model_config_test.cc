@@ -230,8 +230,11 @@ TEST(ModelConfig, RopeErrorsNameKeyAndAllowedValues) {
             "longrope are");
   Json incomplete = kLlama3;
   incomplete.erase("low_freq_factor");
-  EXPECT_EQ(error_of(old_form(incomplete, 1e4)), "config.json: rope_scaling: low_freq_factor is missing");
-  EXPECT_EQ(error_of(new_form(incomplete, 1e4)), "config.json: rope_parameters: low_freq_factor is missing");
+  const std::string needs = "; llama3 needs low_freq_factor, positive, and high_freq_factor, above it";
+  EXPECT_EQ(error_of(old_form(incomplete, 1e4)),
+            "config.json: rope_scaling: low_freq_factor is missing" + needs);
+  EXPECT_EQ(error_of(new_form(incomplete, 1e4)),
+            "config.json: rope_parameters: low_freq_factor is missing" + needs);
   EXPECT_EQ(error_of(old_form({{"type", "linear"}}, 1e4)), "config.json: rope_scaling: factor is missing");
   EXPECT_EQ(error_of(old_form({{"type", "linear"}, {"factor", 0.5}}, 1e4)),
             "config.json: rope factor=0.5 must be in 1..1000000");
@@ -278,6 +281,7 @@ TEST(ModelConfig, PresetsHaveThePublishedSizes) {
       {"llama2-7b", 6.74},     {"mistral-7b", 7.24},     {"qwen3-0.6b", 0.596}, {"qwen3-1.7b", 1.72},
       {"qwen3-4b", 4.02},      {"qwen3-8b", 8.19},       {"qwen3-14b", 14.77},  {"qwen3-32b", 32.76},
       {"gemma2-2b", 2.61},     {"gemma2-9b", 9.24},      {"gemma2-27b", 27.23}, {"gemma3-4b", 3.88},
+      {"gpt2", 0.124},         {"gpt2-medium", 0.355},   {"gpt2-large", 0.774}, {"gpt2-xl", 1.558},
       {"gemma3-12b", 11.77},   {"gemma3-27b", 27.01},    {"llama2-70b", 68.98}, {"llama3.1-8b", 8.03},
       {"llama3.1-70b", 70.55}, {"llama3.1-405b", 405.85}};
   for (const auto& [name, billions] : sizes) {

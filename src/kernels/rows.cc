@@ -123,6 +123,39 @@ void RowKernels::rms_norm_grad(int64_t n, int64_t d, In dy, In x, In scale, cons
   });
 }
 
+void RowKernels::layer_norm(int64_t n, int64_t d, In x, In scale, In bias, float eps, Out y, float* mean,
+                            float* rstd, Parallel& parallel) const {
+  const auto kernel = table_.layer_norm[edges(x.type, y.type)][edges(scale.type, bias.type)];
+  over_rows(parallel, n, d, [&](int64_t begin, int64_t end) {
+    kernel(begin, end, d, x.data, scale.data, bias.data, eps, y.data, mean, rstd);
+  });
+}
+
+int64_t RowKernels::layer_norm_grad_workspace(int64_t n, int64_t d) {
+  return 2 * rms_norm_grad_workspace(n, d);
+}
+
+void RowKernels::layer_norm_grad(int64_t n, int64_t d, In dy, In x, In scale, const float* mean,
+                                 const float* rstd, Out dx, Out dscale, Out dbias, void* workspace,
+                                 Parallel& parallel) const {
+  LIGNUM_CHECK(dy.type == x.type && dbias.type == dscale.type,
+               "layer_norm_grad: dy {}, x {}, dscale {}, dbias {}", dtype_name(dy.type), dtype_name(x.type),
+               dtype_name(dscale.type), dtype_name(dbias.type));
+  const int scale_edge = edges(scale.type, dscale.type);
+  const auto kernel = table_.layer_norm_grad[edges(x.type, dx.type)][scale_edge];
+  float* partials = static_cast<float*>(workspace);
+  const int64_t blocks = blocks_of(n, kRowBlock);
+  parallel.run(blocks, [&](int64_t block, int) {
+    const int64_t begin = block * kRowBlock;
+    kernel(begin, std::min(n, begin + kRowBlock), d, dy.data, x.data, scale.data, mean, rstd, dx.data,
+           partials + block * 2 * d);
+  });
+  over_rows(parallel, d, 2 * blocks, [&](int64_t begin, int64_t end) {
+    table_.fold[scale_edge](blocks, 2 * d, begin, end, partials, dscale.data);
+    table_.fold[scale_edge](blocks, 2 * d, begin, end, partials + d, dbias.data);
+  });
+}
+
 void RowKernels::rope(const RopeShape& shape, In x, const int32_t* positions, const double* inv_freq,
                       float attention_scaling, bool inverse, Out y, Parallel& parallel) const {
   LIGNUM_CHECK(shape.dim % 2 == 0 && shape.dim <= kRopeMaxDim, "rope: head dimension {}", shape.dim);
@@ -154,6 +187,19 @@ void RowKernels::glu_grad(Activation activation, int64_t n, In dy, In gate, In u
   over_rows(parallel, n, 1, [&](int64_t begin, int64_t end) {
     kernel(begin, end, dy.data, gate.data, up.data, dgate.data, dup.data);
   });
+}
+
+void RowKernels::activation(Activation activation, int64_t n, In x, Out y, Parallel& parallel) const {
+  const auto kernel = table_.activation[static_cast<size_t>(activation)][edges(x.type, y.type)];
+  over_rows(parallel, n, 1, [&](int64_t begin, int64_t end) { kernel(begin, end, x.data, y.data); });
+}
+
+void RowKernels::activation_grad(Activation activation, int64_t n, In dy, In x, Out dx,
+                                 Parallel& parallel) const {
+  LIGNUM_CHECK(dy.type == x.type, "activation_grad: dy {}, x {}", dtype_name(dy.type), dtype_name(x.type));
+  const auto kernel = table_.activation_grad[static_cast<size_t>(activation)][edges(x.type, dx.type)];
+  over_rows(parallel, n, 1,
+            [&](int64_t begin, int64_t end) { kernel(begin, end, dy.data, x.data, dx.data); });
 }
 
 void RowKernels::elementwise(Elementwise fn, DType type, int64_t n, const void* in0, const void* in1,

@@ -131,6 +131,18 @@ class RowKernels {
                      void* workspace, Parallel&) const;
   static int64_t rms_norm_grad_workspace(int64_t n, int64_t d);
 
+  // mean = mean(x), rstd = 1 / sqrt(mean((x - mean)^2) + eps), y = (x - mean) * rstd * scale + bias over each
+  // row of d (Ba, Kiros, Hinton 2016). x, y one edge type; scale, bias [d] one type, f32 or bf16. In place.
+  // Both means are taken in f32, the second of centred values.
+  void layer_norm(int64_t n, int64_t d, In x, In scale, In bias, float eps, Out y, float* mean, float* rstd,
+                  Parallel&) const;
+  // With g = dy * scale, xhat = (x - mean) * rstd: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), dscale
+  // = sum over rows of dy * xhat, dbias = sum over rows of dy. dy, x, dx one edge type; scale, dscale, dbias
+  // one type. dx may be dy or x. workspace: layer_norm_grad_workspace bytes, aligned to 4.
+  void layer_norm_grad(int64_t n, int64_t d, In dy, In x, In scale, const float* mean, const float* rstd,
+                       Out dx, Out dscale, Out dbias, void* workspace, Parallel&) const;
+  static int64_t layer_norm_grad_workspace(int64_t n, int64_t d);
+
   // Rotary positions in the half-split form (Su et al. 2021; Hugging Face's rotate_half): for pair i of dim /
   // 2, angle = f32(inv_freq[i]) * f32(position) in f32, c and s its cosine and sine (from double, rounded to
   // f32) times attention_scaling; y[i] = x[i] c - x[i + dim/2] s, y[i + dim/2] = x[i + dim/2] c + x[i] s.
@@ -142,6 +154,11 @@ class RowKernels {
   void glu(Activation, int64_t n, In gate, In up, Out y, Parallel&) const;
   // dgate = dy * up * act'(gate), dup = dy * act(gate). An output may be any one of the inputs.
   void glu_grad(Activation, int64_t n, In dy, In gate, In up, Out dgate, Out dup, Parallel&) const;
+
+  // y = act(x); n elements, one edge type. In place.
+  void activation(Activation, int64_t n, In x, Out y, Parallel&) const;
+  // dx = dy * act'(x). dx may be dy or x.
+  void activation_grad(Activation, int64_t n, In dy, In x, Out dx, Parallel&) const;
 
   // out[i] = fn(in0[i], ...) for n elements of `type`; inputs that fn does not take are ignored. In place.
   void elementwise(Elementwise fn, DType type, int64_t n, const void* in0, const void* in1, const void* in2,

@@ -257,6 +257,32 @@ TEST(Glu, SameBitsInPlaceAndNanStays) {
     }
 }
 
+TEST(Activation, IsGluWithAGateAlone) {
+  Serial serial;
+  const int64_t n = 20011;
+  for (DType type : kEdges) {
+    Buffer x(type, n, 1), one(type, n), dy(type, n, 1), y(type, n), dx(type, n), expected(type, n),
+        dup(type, n);
+    x.normal("x", 4.0);
+    dy.normal("dy");
+    x.set(3, NAN);
+    x.set(4, 1e30);
+    for (int64_t i = 0; i < n; ++i) one.set(i, 1);
+    for (const Activation activation : kActivations) {
+      for (Isa isa : available_isas()) {
+        const RowKernels& k = row_kernels({isa});
+        k.activation(activation, n, x.in(), y.out(), serial);
+        k.glu(activation, n, x.in(), one.in(), expected.out(), serial);
+        EXPECT_EQ(std::memcmp(y.data(), expected.data(), static_cast<size_t>(y.bytes())), 0) << isa_name(isa);
+        k.activation_grad(activation, n, dy.in(), x.in(), dx.out(), serial);
+        k.glu_grad(activation, n, dy.in(), x.in(), one.in(), expected.out(), dup.out(), serial);
+        EXPECT_EQ(std::memcmp(dx.data(), expected.data(), static_cast<size_t>(dx.bytes())), 0)
+            << isa_name(isa);
+      }
+    }
+  }
+}
+
 TEST(Convert, EightBitFormatsAreThoseOfBase) {
   Serial serial;
   // Each bf16 value, and random f32 bits.

@@ -130,7 +130,7 @@ void select(int64_t begin, int64_t end, const void* preds, const void* as, const
   }
 }
 
-// Activations of gated units are x s(z(x)), s the logistic function; slope is z'.
+// Activations are x s(z(x)), s the logistic function; slope is z'.
 struct Silu {
   static float z(float x) { return x; }
   static float slope(float) { return 1.0f; }
@@ -178,6 +178,30 @@ void glu_grad(int64_t begin, int64_t end, const void* dys, const void* gates, co
     const float s = logistic(A::z(x));
     store(dgate, i, g * u * (s * (1.0f + x * A::slope(x) * (1.0f - s))));
     store(dup, i, g * (x * s));
+  }
+}
+
+template <class A, class T>
+void activation(int64_t begin, int64_t end, const void* xs, void* ys) {
+  const T* x = typed<T>(xs);
+  T* y = typed<T>(ys);
+  LIGNUM_IN_PLACE
+  for (int64_t i = begin; i < end; ++i) {
+    const float v = load(x, i);
+    store(y, i, v * logistic(A::z(v)));
+  }
+}
+
+template <class A, class T>
+void activation_grad(int64_t begin, int64_t end, const void* dys, const void* xs, void* dxs) {
+  const T* dy = typed<T>(dys);
+  const T* x = typed<T>(xs);
+  T* dx = typed<T>(dxs);
+  LIGNUM_IN_PLACE
+  for (int64_t i = begin; i < end; ++i) {
+    const float v = load(x, i);
+    const float s = logistic(A::z(v));
+    store(dx, i, load(dy, i) * (s * (1.0f + v * A::slope(v) * (1.0f - s))));
   }
 }
 

@@ -40,14 +40,66 @@ void rms_norm_grad(int64_t begin, int64_t end, int64_t d, const void* dys, const
   }
 }
 
+template <class T, class S>
+void layer_norm(int64_t begin, int64_t end, int64_t d, const void* xs, const void* scales, const void* biases,
+                float eps, void* ys, float* means, float* rstds) {
+  const S* scale = typed<S>(scales);
+  const S* bias = typed<S>(biases);
+  const float width = static_cast<float>(d);
+  for (int64_t row = begin; row < end; ++row) {
+    const T* x = typed<T>(xs) + row * d;
+    T* y = typed<T>(ys) + row * d;
+    const float mean = lane_sum<float>(d, [x](int64_t i) { return load(x, i); }) / width;
+    const float squares = lane_sum<float>(d, [=](int64_t i) {
+      const float centred = load(x, i) - mean;
+      return centred * centred;
+    });
+    const float rstd = 1.0f / __builtin_sqrtf(squares / width + eps);
+    means[row] = mean;
+    rstds[row] = rstd;
+    LIGNUM_IN_PLACE
+    for (int64_t i = 0; i < d; ++i) store(y, i, (load(x, i) - mean) * rstd * load(scale, i) + load(bias, i));
+  }
+}
+
+template <class T, class S>
+void layer_norm_grad(int64_t begin, int64_t end, int64_t d, const void* dys, const void* xs,
+                     const void* scales, const float* means, const float* rstds, void* dxs, float* partial) {
+  const S* scale = typed<S>(scales);
+  const float width = static_cast<float>(d);
+  float* dscale = partial;
+  float* dbias = partial + d;
+  for (int64_t i = 0; i < 2 * d; ++i) partial[i] = 0.0f;
+  for (int64_t row = begin; row < end; ++row) {
+    const T* dy = typed<T>(dys) + row * d;
+    const T* x = typed<T>(xs) + row * d;
+    T* dx = typed<T>(dxs) + row * d;
+    const float mean = means[row];
+    const float rstd = rstds[row];
+    const float direct = lane_sum<float>(d, [=](int64_t i) { return load(dy, i) * load(scale, i); }) / width;
+    const float projection =
+        lane_sum<float>(
+            d, [=](int64_t i) { return load(dy, i) * load(scale, i) * ((load(x, i) - mean) * rstd); }) /
+        width;
+    LIGNUM_IN_PLACE
+    for (int64_t i = 0; i < d; ++i) {
+      const float g = load(dy, i);
+      const float xhat = (load(x, i) - mean) * rstd;
+      dscale[i] += g * xhat;
+      dbias[i] += g;
+      store(dx, i, (g * load(scale, i) - direct - xhat * projection) * rstd);
+    }
+  }
+}
+
 template <class S>
-void fold(int64_t blocks, int64_t d, int64_t begin, int64_t end, const float* partials, void* outs) {
+void fold(int64_t blocks, int64_t stride, int64_t begin, int64_t end, const float* partials, void* outs) {
   S* out = typed<S>(outs);
   for (; begin < end; begin += kSumColumns) {
     const int64_t width = end - begin < kSumColumns ? end - begin : kSumColumns;
     double total[kSumColumns] = {};
     for (int64_t b = 0; b < blocks; ++b) {
-      const float* p = partials + b * d + begin;
+      const float* p = partials + b * stride + begin;
       for (int64_t i = 0; i < width; ++i) total[i] += static_cast<double>(p[i]);
     }
     for (int64_t i = 0; i < width; ++i) store(out, begin + i, static_cast<float>(total[i]));

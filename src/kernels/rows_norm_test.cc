@@ -120,6 +120,54 @@ TEST(RmsNormGrad, AgreesWithDouble) {
   }
 }
 
+// How near to double it is, ops_test sees.
+TEST(LayerNorm, SameBits) {
+  for (DType type : kEdges) {
+    for (auto [n, d] : kShapes) {
+      expect_same_bits([&, n = n, d = d](const RowKernels& k, Parallel& parallel, int64_t offset) {
+        Buffer x(type, n * d, offset), scale(DType::f32, d, offset), bias(DType::f32, d, offset);
+        Buffer y(type, n * d, offset), mean(DType::f32, n, offset), rstd(DType::f32, n, offset);
+        Buffer dy(type, n * d, offset), dscale(DType::f32, d, offset), dbias(DType::f32, d, offset);
+        x.normal("x");
+        scale.normal("scale");
+        bias.normal("bias");
+        dy.normal("dy");
+        std::vector<double> workspace(static_cast<size_t>(RowKernels::layer_norm_grad_workspace(n, d)) / 8 +
+                                      1);
+        k.layer_norm(n, d, x.in(), scale.in(), bias.in(), kEps, y.out(), mean.as<float>(), rstd.as<float>(),
+                     parallel);
+        // dx in place of dy.
+        k.layer_norm_grad(n, d, dy.in(), x.in(), scale.in(), mean.as<float>(), rstd.as<float>(), dy.out(),
+                          dscale.out(), dbias.out(), workspace.data(), parallel);
+        std::string bits;
+        for (const Buffer* b : {&y, &mean, &rstd, &dy, &dscale, &dbias}) b->append_to(bits);
+        return bits;
+      });
+    }
+  }
+}
+
+// A mean far from zero costs no digits: the second sum is of centred values.
+TEST(LayerNorm, FarFromZero) {
+  Serial serial;
+  const int64_t d = 211;
+  Buffer x(DType::f32, d), one(DType::f32, d), zero(DType::f32, d), y(DType::f32, d);
+  Buffer mean(DType::f32, 1), rstd(DType::f32, 1);
+  for (int64_t i = 0; i < d; ++i) {
+    x.set(i, 4096 + static_cast<double>(i % 8) / 8);
+    one.set(i, 1);
+    zero.set(i, 0);
+  }
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < d; ++i) sum += x.get(i) / static_cast<double>(d);
+  for (int64_t i = 0; i < d; ++i) squares += (x.get(i) - sum) * (x.get(i) - sum) / static_cast<double>(d);
+  row_kernels({best_isa()})
+      .layer_norm(1, d, x.in(), one.in(), zero.in(), kEps, y.out(), mean.as<float>(), rstd.as<float>(),
+                  serial);
+  for (int64_t i = 0; i < d; ++i)  // the mean is one float off at most: 2^-11 of 4096
+    ASSERT_NEAR(y.get(i), (x.get(i) - sum) / std::sqrt(squares + 1e-5), 0x1p-9);
+}
+
 TEST(Rope, AgreesWithDoubleAndInverseUndoesIt) {
   Serial serial;
   const float scaling = 1.25f;
@@ -257,6 +305,8 @@ TEST(RowKernels, EmptyTensors) {
   k.rms_norm_grad(0, 37, none.in(), none.in(), scale.in(), rstd.as<float>(), none.out(), sum.out(), nullptr,
                   serial);
   for (int64_t i = 0; i < 37; ++i) EXPECT_EQ(sum.get(i), 0.0);
+  k.layer_norm(0, 37, none.in(), scale.in(), scale.in(), kEps, none.out(), rstd.as<float>(), rstd.as<float>(),
+               serial);
   sum.normal("sum");
   k.sum_rows(0, 37, none.in(), sum.out(), serial);
   for (int64_t i = 0; i < 37; ++i) EXPECT_EQ(sum.get(i), 0.0);

@@ -38,8 +38,16 @@ struct RowTable {
   // [x][scale]; partial[d] = these rows' sum of dy * xhat.
   void (*rms_norm_grad[2][2])(int64_t begin, int64_t end, int64_t d, const void* dy, const void* x,
                               const void* scale, const float* rstd, void* dx, float* partial);
-  // [out]; out[c] for c in [begin, end) = the sum over the blocks of partials[blocks, d], in double.
-  void (*fold[2])(int64_t blocks, int64_t d, int64_t begin, int64_t end, const float* partials, void* out);
+  // [x][scale and bias]
+  void (*layer_norm[2][2])(int64_t begin, int64_t end, int64_t d, const void* x, const void* scale,
+                           const void* bias, float eps, void* y, float* mean, float* rstd);
+  // [x][scale]; partial[2 d] = these rows' sums of dy * xhat, then of dy.
+  void (*layer_norm_grad[2][2])(int64_t begin, int64_t end, int64_t d, const void* dy, const void* x,
+                                const void* scale, const float* mean, const float* rstd, void* dx,
+                                float* partial);
+  // [out]; out[c] for c in [begin, end) = the sum over the blocks of partials[blocks, stride], in double.
+  void (*fold[2])(int64_t blocks, int64_t stride, int64_t begin, int64_t end, const float* partials,
+                  void* out);
 
   // c, s [pairs] for one position.
   void (*rope_angles)(int64_t pairs, int32_t position, const double* inv_freq, float scaling, bool inverse,
@@ -52,6 +60,10 @@ struct RowTable {
   void (*glu[2][2])(int64_t begin, int64_t end, const void* gate, const void* up, void* y);
   void (*glu_grad[2][2])(int64_t begin, int64_t end, const void* dy, const void* gate, const void* up,
                          void* dgate, void* dup);
+
+  // [activation][type]
+  void (*activation[2][2])(int64_t begin, int64_t end, const void* x, void* y);
+  void (*activation_grad[2][2])(int64_t begin, int64_t end, const void* dy, const void* x, void* dx);
 
   // [Elementwise][type]; nullptr where the function has no such type.
   void (*elementwise[kElementwiseCount][3])(int64_t begin, int64_t end, const void* a, const void* b,

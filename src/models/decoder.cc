@@ -6,7 +6,7 @@
 #include <memory>
 #include <tuple>
 
-#include "models/model.h"
+#include "models/table.h"
 #include "ops/op.h"
 
 namespace lignum::models {
@@ -15,106 +15,6 @@ namespace {
 using config::ModelConfig;
 using ir::Value;
 using ops::Builder;
-
-enum class Slot : uint8_t { embed, norm, head, layer };
-struct Row {
-  Parameter parameter;
-  Slot slot;
-  std::string key;   // short name inside the builder
-  size_t range = 0;  // of a layer's parameter: which range, and which layer of its body
-  int64_t member = 0;
-  bool adds_one = false;  // a norm that scales by 1 + the parameter
-};
-
-class Table {
- public:
-  explicit Table(const ModelConfig& m) : m_(m) {}
-
-  std::vector<Row> rows() {
-    const int64_t e = m_.hidden;
-    rows_.push_back(
-        {{"model.embed_tokens.weight", {m_.vocab_size, e}, {"vocab", "embed"}, false, Init::normal},
-         Slot::embed,
-         "embed"});
-    const std::vector<LayerRange> ranges = layer_ranges(m_);
-    for (size_t r = 0; r < ranges.size(); ++r)
-      for (int64_t member = 0; member < ranges[r].period; ++member) layer(r, ranges[r], member);
-    rows_.push_back({{"model.norm.weight", {e}, {"norm"}, false, norm_init()}, Slot::norm, "norm"});
-    rows_.back().adds_one = m_.norm_plus_one;
-    if (!m_.tie_embeddings)
-      rows_.push_back({{"lm_head.weight", {m_.vocab_size, e}, {"vocab", "embed"}, false, Init::normal},
-                       Slot::head,
-                       "head"});
-    return std::move(rows_);
-  }
-
- private:
-  using Init = Parameter::Init;
-  using Names = std::vector<std::string>;
-
-  // The parameters of one layer of a range's body, stacked over the trips.
-  void layer(size_t r, const LayerRange& range, int64_t member) {
-    const int64_t q = m_.heads * m_.head_dim, kv = m_.kv_heads * m_.head_dim, e = m_.hidden;
-    const int64_t first = range.first + member;
-    std::string number = "{}";
-    if (range.trip == 1) {
-      number = std::to_string(first);
-    } else if (range.period > 1 || first > 0) {
-      number = fmt::format("{{{}i+{}}}", range.period, first);
-    }
-    const auto add = [&](std::string key, const std::string& file, std::vector<int64_t> dims, Names names,
-                         Init init) {
-      dims.insert(dims.begin(), range.trip);
-      names.insert(names.begin(), "layers");
-      rows_.push_back({{"model.layers." + number + "." + file, std::move(dims), std::move(names), true, init,
-                        first, range.period},
-                       Slot::layer,
-                       std::move(key),
-                       r,
-                       member});
-    };
-    const auto norm = [&](std::string key, const std::string& file, int64_t size) {
-      add(std::move(key), file + ".weight", {size}, {"norm"}, norm_init());
-      rows_.back().adds_one = m_.norm_plus_one;
-    };
-    norm("ln1", "input_layernorm", e);
-    add("q", "self_attn.q_proj.weight", {q, e}, {"q_heads", "embed"}, Init::normal);
-    add("k", "self_attn.k_proj.weight", {kv, e}, {"kv_heads", "embed"}, Init::normal);
-    add("v", "self_attn.v_proj.weight", {kv, e}, {"kv_heads", "embed"}, Init::normal);
-    add("o", "self_attn.o_proj.weight", {e, q}, {"embed", "q_heads"}, Init::normal);
-    if (m_.attention_bias) {
-      add("qb", "self_attn.q_proj.bias", {q}, {"q_heads"}, Init::zeros);
-      add("kb", "self_attn.k_proj.bias", {kv}, {"kv_heads"}, Init::zeros);
-      add("vb", "self_attn.v_proj.bias", {kv}, {"kv_heads"}, Init::zeros);
-      add("ob", "self_attn.o_proj.bias", {e}, {"norm"}, Init::zeros);
-    }
-    if (m_.qk_norm) {
-      norm("qn", "self_attn.q_norm", m_.head_dim);
-      norm("kn", "self_attn.k_norm", m_.head_dim);
-    }
-    // Where results are normed too, the file's post_attention_layernorm is that of attention's.
-    if (m_.post_norms) {
-      norm("post1", "post_attention_layernorm", e);
-      norm("ln2", "pre_feedforward_layernorm", e);
-      norm("post2", "post_feedforward_layernorm", e);
-    } else {
-      norm("ln2", "post_attention_layernorm", e);
-    }
-    add("gate", "mlp.gate_proj.weight", {m_.mlp, e}, {"mlp", "embed"}, Init::normal);
-    add("up", "mlp.up_proj.weight", {m_.mlp, e}, {"mlp", "embed"}, Init::normal);
-    add("down", "mlp.down_proj.weight", {e, m_.mlp}, {"embed", "mlp"}, Init::normal);
-    if (m_.mlp_bias) {
-      add("gateb", "mlp.gate_proj.bias", {m_.mlp}, {"mlp"}, Init::zeros);
-      add("upb", "mlp.up_proj.bias", {m_.mlp}, {"mlp"}, Init::zeros);
-      add("downb", "mlp.down_proj.bias", {e}, {"norm"}, Init::zeros);
-    }
-  }
-
-  Init norm_init() const { return m_.norm_plus_one ? Init::zeros : Init::ones; }
-
-  const ModelConfig& m_;
-  std::vector<Row> rows_;
-};
 
 using Weights = std::map<std::string, Value>;
 
@@ -135,6 +35,12 @@ struct Cache {
 Value operand(Builder& b, const Row& row, Value parameter, DType dtype) {
   if (!row.adds_one) return b.convert(parameter, dtype);
   return b.elementwise("add", {parameter, b.constant(DType::f32, b.type(parameter).dims, 1.0)});
+}
+
+Value normed(Builder& b, const ModelConfig& m, Value x, Value scale, Value bias) {
+  const ops::Attrs attrs = {{"epsilon", m.norm_eps}};
+  if (m.norm == config::Norm::layer) return b.add_all("layer_norm", {x, scale, bias}, attrs)[0];
+  return b.add_all("rms_norm", {x, scale}, attrs)[0];
 }
 
 // One decoder layer: x -> x.
@@ -160,13 +66,7 @@ class Layer {
     at("residual");
     x = b_.elementwise("add", {x, o});
     h = norm(m_.post_norms ? "pre_ffw_norm" : "post_self_attention_layer_norm", x, "ln2");
-    const Value gate = linear("mlp/wi_0", h, "gate", "mlpwi_0");
-    const Value up = linear("mlp/wi_1", h, "up", "mlpwi_1");
-    at("mlp/activation");
-    Value y = b_.add(
-        "glu", {gate, up},
-        {{"activation", std::string(m_.activation == config::Activation::silu ? "silu" : "gelu_tanh")}});
-    y = linear("mlp/wo", y, "down", "mlpwo");
+    Value y = linear("mlp/wo", m_.gated_mlp ? gated(h) : ungated(h), "down", "mlpwo");
     if (m_.post_norms) y = norm("post_ffw_norm", y, "post2");
     at("residual");
     return b_.elementwise("add", {x, y});
@@ -179,7 +79,22 @@ class Layer {
   }
   Value norm(const std::string& module, Value x, const std::string& scale) {
     at(module);
-    return b_.add_all("rms_norm", {x, w_.at(scale)}, {{"epsilon", m_.norm_eps}})[0];
+    const auto bias = w_.find(scale + "b");
+    return normed(b_, m_, x, w_.at(scale), bias == w_.end() ? Value{} : bias->second);
+  }
+  Value gated(Value h) {
+    const Value gate = linear("mlp/wi_0", h, "gate", "mlpwi_0");
+    const Value up = linear("mlp/wi_1", h, "up", "mlpwi_1");
+    at("mlp/activation");
+    return b_.add("glu", {gate, up}, activation());
+  }
+  Value ungated(Value h) {
+    const Value up = linear("mlp/wi", h, "up", "mlpwi");
+    at("mlp/activation");
+    return b_.add("activation", {up}, activation());
+  }
+  ops::Attrs activation() const {
+    return {{"activation", std::string(m_.activation == config::Activation::silu ? "silu" : "gelu_tanh")}};
   }
   Value attend(Value q, Value k, Value v, const Text& text, Cache* cache) {
     const double dim = static_cast<double>(m_.head_dim);
@@ -207,14 +122,17 @@ class Layer {
   Value linear(const std::string& module, Value x, const std::string& weight, const std::string& name = "") {
     const auto bias = w_.find(weight + "b");
     at(module, bias == w_.end() ? name : "");
-    Value y = b_.matmul(x, w_.at(weight), {2}, {1});
+    Value y = b_.matmul(x, w_.at(weight), {2}, {input_major(m_) ? 0 : 1});
     if (bias == w_.end()) return y;
     at(module, name);
     return b_.add("add_bias", {y, bias->second});
   }
-  // Query or key: projected, normed where the model does, turned. The remat name sits on the last node.
+  // Query or key: projected, normed where the model does, turned where it has no learnt positions. The remat
+  // name sits on the last node that computes.
   Value head(Value h, const Text& text, std::vector<int64_t> dims, const std::string& which,
              const std::string& key) {
+    if (m_.learnt_positions)
+      return b_.reshape(linear("self_attention/" + which, h, key, which + "_proj"), std::move(dims));
     Value x = linear("self_attention/" + which, h, key);
     at("self_attention/" + which);
     x = b_.reshape(x, std::move(dims));
@@ -231,39 +149,6 @@ class Layer {
   int64_t number_;
   const Weights& w_;
 };
-
-}  // namespace
-
-std::vector<LayerRange> layer_ranges(const ModelConfig& m) {
-  for (int64_t period = 1; period <= std::min(kMaxPeriod, m.layers); ++period) {
-    bool repeats = true;
-    for (int64_t i = period; i < m.layers; ++i) repeats = repeats && m.slides(i) == m.slides(i - period);
-    if (!repeats) continue;
-    std::vector<LayerRange> ranges = {{0, period, m.layers / period}};
-    if (const int64_t rest = m.layers % period; rest > 0) ranges.push_back({m.layers - rest, rest, 1});
-    return ranges;
-  }
-  std::vector<LayerRange> runs;
-  for (int64_t i = 0; i < m.layers; ++i) {
-    if (i == 0 || m.slides(i) != m.slides(i - 1)) runs.push_back({i, 1, 0});
-    ++runs.back().trip;
-  }
-  return runs;
-}
-
-std::string Parameter::file_name(int64_t i) const {
-  const size_t open = pattern.find('{');
-  if (open == std::string::npos) return pattern;
-  return pattern.substr(0, open) + std::to_string(first + i * stride) + pattern.substr(pattern.find('}') + 1);
-}
-
-std::vector<Parameter> parameters(const ModelConfig& model) {
-  std::vector<Parameter> out;
-  for (Row& row : Table(model).rows()) out.push_back(std::move(row.parameter));
-  return out;
-}
-
-namespace {
 
 using Stacks = std::vector<std::pair<const Row*, Value>>;
 
@@ -353,7 +238,7 @@ struct Params {
   std::map<std::string, const Row*> top_rows;
 
   Params(ir::Graph& g, const ModelConfig& m, DType dtype)
-      : rows(Table(m).rows()), ranges(layer_ranges(m)), stacks(ranges.size()) {
+      : rows(table(m)), ranges(layer_ranges(m)), stacks(ranges.size()) {
     for (const Row& row : rows) {
       const Value v = g.param(row.parameter.pattern,
                               {row.adds_one ? DType::f32 : dtype, row.parameter.dims, row.parameter.names});
@@ -373,16 +258,23 @@ Value times(Builder& b, Value v, double c) {
   return b.elementwise("mul", {v, b.constant(t.dtype, t.dims, c)});
 }
 
-Value embedding(Builder& b, const ModelConfig& m, Value table, Value ids) {
+// table: the operand that the head may share. Learnt positions are rows of a table of their own.
+Value embedding(Builder& b, const ModelConfig& m, const Params& params, Value table, Value ids,
+                Value positions, DType dtype) {
   b.tag.path = "token_embedder";
   const Value x = b.add("embed", {table, ids});
-  return m.scaled_embeddings ? times(b, x, std::sqrt(static_cast<double>(m.hidden))) : x;
+  if (m.scaled_embeddings) return times(b, x, std::sqrt(static_cast<double>(m.hidden)));
+  if (!m.learnt_positions) return x;
+  b.tag.path = "position_embedder";
+  const Value places = b.add("embed", {b.convert(params.top.at("position"), dtype), positions});
+  return b.elementwise("add", {x, places});
 }
 
 Value last_norm(Builder& b, const ModelConfig& m, const Params& params, Value x, DType dtype) {
   b.tag.path = "decoder/decoder_norm";
   const Value scale = operand(b, *params.top_rows.at("norm"), params.top.at("norm"), dtype);
-  return b.add_all("rms_norm", {x, scale}, {{"epsilon", m.norm_eps}})[0];
+  const auto bias = params.top.find("normb");
+  return normed(b, m, x, scale, bias == params.top.end() ? Value{} : b.convert(bias->second, dtype));
 }
 
 Value soft_cap(Builder& b, const ModelConfig& m, Value logits) {
@@ -406,7 +298,7 @@ ir::Graph forward(const ModelConfig& m, const Shape& shape, Head head) {
 
   b.tag.path = "token_embedder";
   const Value table_operand = b.convert(params.top.at("embed"), shape.dtype);
-  Value x = embedding(b, m, table_operand, ids);
+  Value x = embedding(b, m, params, table_operand, ids, positions, shape.dtype);
   Text text{positions, shape.sequence, {}, {}, {}};
   if (shape.segmented) text.segments = batch_param("segments");
   for (size_t r = 0; r < params.ranges.size(); ++r)
@@ -457,9 +349,13 @@ ir::Graph generation_step(const ModelConfig& m, const GenerationShape& shape) {
     return b.add("iota", {}, {{"dtype", std::string("i32")}, {"dims", std::move(dims)}, {"dim", dim}});
   };
   const std::vector<int64_t> grid = {rows, tokens};
-  const Value positions = b.elementwise("add", {b.broadcast(start, grid, {0}), indices(grid, 1)});
+  Value positions = b.elementwise("add", {b.broadcast(start, grid, {0}), indices(grid, 1)});
+  if (m.learnt_positions) {  // padding may stand past the last one
+    const auto last = static_cast<double>(m.max_position - 1);
+    positions = b.elementwise("min", {positions, b.constant(DType::i32, grid, last)});
+  }
 
-  Value x = embedding(b, m, params.top.at("embed"), ids);
+  Value x = embedding(b, m, params, params.top.at("embed"), ids, positions, shape.dtype);
   const Text text{positions, shape.capacity, start, count, {}};
   for (size_t r = 0; r < params.ranges.size(); ++r)
     x = layers(g, m, params.ranges[r], params.stacks[r], x, text, shape.dtype, &caches[r]);
@@ -505,7 +401,7 @@ double training_flops(const ModelConfig& m, int64_t rows, int64_t sequence) {
   const double tokens = static_cast<double>(rows) * static_cast<double>(sequence);
   const double e = static_cast<double>(m.hidden), hd = static_cast<double>(m.head_dim);
   const double qkvo = 2 * e * (2 * static_cast<double>(m.heads) + 2 * static_cast<double>(m.kv_heads)) * hd;
-  const double mlp = 3 * 2 * e * static_cast<double>(m.mlp);
+  const double mlp = (m.gated_mlp ? 3 : 2) * 2 * e * static_cast<double>(m.mlp);
   const double head = 2 * e * static_cast<double>(m.vocab_size);
   // Keys that a query sees, on average. A sliding layer's are fewer: counted as if they were all, a long
   // sequence would come out as more FLOPs than the machine has.

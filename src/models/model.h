@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -14,7 +15,7 @@ namespace lignum::models {
 // A parameter of the graph. Its param in the graph has the name `pattern`; layer parameters are stacked,
 // dims[0] counts layers, and braces in the pattern stand for the layer's number in Hugging Face's names: "{}"
 // for dims[0]'s index i itself, "{6i+2}" where a body holds six layers and this is its third. Weights are
-// [out, in].
+// [out, in], GPT-2's [in, out], as their files have them.
 struct Parameter {
   std::string pattern;             // "model.layers.{}.self_attn.q_proj.weight"
   std::vector<int64_t> dims;       // [layers, out, in], [out, in] or [dim]
@@ -22,9 +23,18 @@ struct Parameter {
   bool stacked = false;
   enum class Init : uint8_t { normal, ones, zeros } init = Init::normal;
   int64_t first = 0, stride = 1;  // index i of dims[0] is layer first + i * stride
+  // A tensor of the file may hold several parameters side by side: this one is its columns (of the last dim)
+  // first_column to first_column + dims.back() of file_columns, under the name `file`. 0: the whole tensor,
+  // under the name `pattern`.
+  std::string file = {};
+  int64_t first_column = 0, file_columns = 0;
   // The file's name at index i of dims[0] (or of the whole, when not stacked).
   std::string file_name(int64_t i) const;
 };
+
+// A tensor that older files have beside the parameters, and that is computed: rotary frequencies, GPT-2's
+// masks.
+bool is_buffer(const config::ModelConfig& model, std::string_view name);
 
 // Layers that differ (sliding and full ones) stand in one body in the order of the model: a range is `trip`
 // times a body of the `period` layers from `first` on. At most kMaxPeriod in a body; a model whose layers do

@@ -113,6 +113,9 @@ Result<Program> make_program(const ProgramOptions& o) {
     return user_error(
         "num_vocab_tiling={}: logits with final_logit_softcapping={} are held whole; set 0 or 1",
         o.vocab_tiling, o.model.logit_softcap);
+  if (o.model.learnt_positions && o.shape.sequence > o.model.max_position)
+    return user_error("max_target_length={}: the model has a table of {} positions; set it to at most that",
+                      o.shape.sequence, o.model.max_position);
   models::Shape shape = o.shape;
   shape.loss_tile = models::loss_tile(shape.batch * shape.sequence / o.mesh.ranks(), o.vocab_tiling);
   const models::Head head = o.logits                     ? models::Head::logits

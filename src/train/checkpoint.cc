@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "models/files.h"
 #include "tokenizer/tokenizer.h"
 #include "train/crc32c.h"
 
@@ -76,13 +77,13 @@ Result<CheckpointState> state_from_json(const json& j, const std::string& path) 
 }
 
 Result<SafetensorsLayout> model_layout(const config::ModelConfig& model) {
-  return SafetensorsLayout::plan(file_tensors(model), {{"format", "pt"}});
+  return SafetensorsLayout::plan(models::file_tensors(model), {{"format", "pt"}});
 }
 
 Result<SafetensorsLayout> optimizer_layout(const config::ModelConfig& model) {
   std::vector<TensorPlan> all;
   for (const char* prefix : {kFirst, kSecond})
-    for (TensorPlan t : file_tensors(model)) {
+    for (TensorPlan t : models::file_tensors(model)) {
       t.name = prefix + t.name;
       all.push_back(std::move(t));
     }

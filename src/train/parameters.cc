@@ -3,26 +3,31 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 
 #include "base/rng.h"
+#include "models/files.h"
 
 namespace lignum::train {
 namespace {
 
-// Calls fn(file tensor's name, index in it, local index, count) for each run of parameter p that the rank
-// holds.
+// Calls fn(layer, index in the file's tensor, local index, count) for each run of parameter p that the rank
+// holds. Where the parameter is some columns of that tensor, its rows are apart in the file.
 void for_each_file_run(const models::Parameter& p, const passes::Sharding& sharding, const RankShards& shards,
                        FunctionRef<void(int64_t layer, int64_t index, int64_t local, int64_t count)> fn) {
   const int64_t layers = p.stacked ? p.dims[0] : 1;
   int64_t whole = 1;
   for (const int64_t d : p.dims) whole *= d;
-  const int64_t each = whole / layers;
+  const int64_t each = whole / layers, columns = p.dims.back();
   for_each_run(p.dims, sharding, shards.mesh, shards.rank, [&](int64_t local, int64_t global, int64_t count) {
     // A run may go over several layers: their tensors are apart in the file.
     while (count > 0) {
-      const int64_t layer = global / each, index = global % each, n = std::min(count, each - index);
-      fn(layer, index, local, n);
+      const int64_t layer = global / each, index = global % each;
+      int64_t n = std::min(count, each - index), in_file = index;
+      if (p.file_columns > 0) {
+        n = std::min(n, columns - index % columns);
+        in_file = index / columns * p.file_columns + p.first_column + index % columns;
+      }
+      fn(layer, in_file, local, n);
       local += n;
       global += n;
       count -= n;
@@ -74,29 +79,9 @@ void init_parameters(const config::ModelConfig& model, const RankShards& shards,
 
 Status load_parameters(const config::ModelConfig& model, const ModelFiles& files, const RankShards& shards,
                        exec::Executor& executor) {
-  std::set<std::string> known;
+  LIGNUM_RETURN_IF_ERROR(models::check_tensors(model, files));
+  const models::StoredNames names(model, files);
   const auto parameters = models::parameters(model);
-  for (const TensorPlan& t : file_tensors(model)) {
-    known.insert(t.name);
-    LIGNUM_ASSIGN_OR_RETURN(const TensorInfo* info, files.require(t.name));
-    if (info->shape != t.shape)
-      return user_error("{}: {} has shape [{}], config.json asks for [{}]", files.folder(), t.name,
-                        fmt::join(info->shape, ", "), fmt::join(t.shape, ", "));
-  }
-  for (const TensorInfo* info : files.tensors()) {
-    if (known.contains(info->name) || info->name.ends_with("rotary_emb.inv_freq")) continue;
-    if (info->name == "lm_head.weight" && model.tie_embeddings) {
-      LIGNUM_ASSIGN_OR_RETURN(const auto head, files.data(info->name));
-      LIGNUM_ASSIGN_OR_RETURN(const auto table, files.data("model.embed_tokens.weight"));
-      if (std::equal(head.begin(), head.end(), table.begin(), table.end())) continue;
-      return user_error(
-          "{}: lm_head.weight differs from model.embed_tokens.weight, but config.json has "
-          "tie_word_embeddings=true; set it to false",
-          files.folder());
-    }
-    return user_error("{}: tensor {} has no place in this model ({}); a feature of it is not implemented",
-                      files.folder(), info->name, model.family);
-  }
   Status status;
   for (size_t i = 0; i < parameters.size() && status.ok(); ++i) {
     const models::Parameter& p = parameters[i];
@@ -106,7 +91,7 @@ Status load_parameters(const config::ModelConfig& model, const ModelFiles& files
     for_each_file_run(
         p, shards.program.params[i], shards, [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
           if (!status.ok()) return;
-          const std::string name = p.file_name(layer);
+          const std::string name = names.of(p.file_name(layer));
           if (dtype == DType::f32) {
             status = files.read_as_f32(name, reinterpret_cast<float*>(data) + local, index, count);
           } else {
@@ -115,15 +100,6 @@ Status load_parameters(const config::ModelConfig& model, const ModelFiles& files
         });
   }
   return status;
-}
-
-std::vector<TensorPlan> file_tensors(const config::ModelConfig& model) {
-  std::vector<TensorPlan> out;
-  for (const models::Parameter& p : models::parameters(model)) {
-    for (int64_t layer = 0; layer < (p.stacked ? p.dims[0] : 1); ++layer)
-      out.push_back({p.file_name(layer), DType::f32, {p.dims.begin() + (p.stacked ? 1 : 0), p.dims.end()}});
-  }
-  return out;
 }
 
 Status write_parameters(const config::ModelConfig& model, const RankShards& shards,
@@ -149,7 +125,7 @@ Status write_parameters(const config::ModelConfig& model, const RankShards& shar
 Status read_parameters(const config::ModelConfig& model, const RankShards& shards,
                        const SafetensorsReader& reader, const std::string& prefix,
                        FunctionRef<float*(int64_t)> to) {
-  for (const TensorPlan& t : file_tensors(model)) {
+  for (const TensorPlan& t : models::file_tensors(model)) {
     LIGNUM_ASSIGN_OR_RETURN(const TensorInfo* info, reader.require(prefix + t.name));
     if (info->shape != t.shape) {
       return user_error("{}: {} has shape [{}], the model's is [{}]", reader.path(), info->name,

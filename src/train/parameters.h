@@ -28,9 +28,6 @@ void init_parameters(const config::ModelConfig& model, const RankShards& shards,
 Status load_parameters(const config::ModelConfig& model, const ModelFiles& files, const RankShards& shards,
                        exec::Executor& executor);
 
-// The tensors of the file in the file's order: names, shapes.
-std::vector<TensorPlan> file_tensors(const config::ModelConfig& model);
-
 // Writes this rank's part of every parameter (of those ranks that hold the same shard, one writes). `from`
 // gives the address of the shard of parameter i, as f32.
 Status write_parameters(const config::ModelConfig& model, const RankShards& shards,

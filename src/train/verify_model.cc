@@ -1,5 +1,6 @@
 #include "train/verify_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -107,6 +108,18 @@ Result<ReferenceBatch> read_batch(const SafetensorsReader& file) {
   return b;
 }
 
+// The columns of a file's tensor that are the parameter, where it holds several.
+Tensor columns_of(const models::Parameter& p, Tensor whole) {
+  if (p.file_columns == 0) return whole;
+  Tensor part{whole.shape, {}};
+  part.shape.back() = p.dims.back();
+  for (size_t row = 0; row < whole.data.size(); row += static_cast<size_t>(p.file_columns)) {
+    const auto first = whole.data.begin() + static_cast<int64_t>(row) + p.first_column;
+    part.data.insert(part.data.end(), first, first + p.dims.back());
+  }
+  return part;
+}
+
 Status compare_gradients(const config::ModelConfig& model, const SafetensorsReader& reference,
                          const Runtime& r, std::vector<Comparison>& out) {
   std::vector<Comparison> grads;
@@ -116,7 +129,8 @@ Status compare_gradients(const config::ModelConfig& model, const SafetensorsRead
     const int64_t layers = p.stacked ? p.dims[0] : 1;
     for (int64_t layer = 0; layer < layers; ++layer) {
       const std::string name = p.file_name(layer);
-      LIGNUM_ASSIGN_OR_RETURN(const Tensor want, read(reference, "grad." + name));
+      LIGNUM_ASSIGN_OR_RETURN(Tensor whole, read(reference, "grad." + name));
+      const Tensor want = columns_of(p, std::move(whole));
       const Norms n = norms(got, want.data.data(), want.data.size());
       got += want.data.size();
       grads.push_back({"gradient", name, n.error, n.norm, 0});
@@ -178,7 +192,10 @@ Result<std::vector<Comparison>> verify_model(const std::string& folder, const Ve
   o.shape = {batch.shape[0], batch.shape[1], DType::f32};
   o.remat.save_all = true;
   o.threads = options.threads;
-  o.outputs = plan::Outputs::grads;
+  const auto& tensors = reference.tensors();
+  const bool gradients = std::any_of(tensors.begin(), tensors.end(),
+                                     [](const TensorInfo& t) { return t.name.starts_with("grad."); });
+  o.outputs = gradients ? plan::Outputs::grads : plan::Outputs::loss;
   o.logits = true;
   Runtime r;
   LIGNUM_RETURN_IF_ERROR(start(o, options, r));
@@ -192,6 +209,11 @@ Result<std::vector<Comparison>> verify_model(const std::string& folder, const Ve
                         logits.data.size());
   out.push_back({"logits", "logits", n.error, n.norm, 1e-5 * n.norm + 1e-7 * n.norm});
   LIGNUM_ASSIGN_OR_RETURN(const Tensor loss, read(reference, "loss"));
+  if (!gradients) {
+    const float tokens = scalar(r.executor->output("tokens"));
+    out.push_back(number("loss", "loss", scalar(r.executor->output("loss_sum")) / tokens, loss.data.at(0)));
+    return out;
+  }
   out.push_back(number("loss", "loss", scalar(r.executor->output("loss")), loss.data.at(0)));
   LIGNUM_RETURN_IF_ERROR(compare_gradients(model, reference, r, out));
 

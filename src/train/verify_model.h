@@ -24,7 +24,8 @@ struct VerifyOptions {
 };
 
 // The folder holds config.json, model.safetensors, reference.safetensors (input_ids, labels, logits, loss,
-// grad.NAME) and reference.json (AdamW: settings, loss and gradient norm of each step). Bounds
+// grad.NAME) and reference.json (AdamW: settings, loss and gradient norm of each step); without any grad.NAME
+// logits and loss alone are compared. Bounds
 // (docs/numerics.md): 1e-5 of a tensor's norm
 // + 1e-7 of the global norm of its kind; losses and norms 1e-5 of themselves.
 Result<std::vector<Comparison>> verify_model(const std::string& folder, const VerifyOptions& options);
