@@ -154,7 +154,7 @@ Result<bool> read_bool(Cursor& in) {
   if (value > 1) return user_error("a boolean is {}; 0 and 1 are allowed", value);
   return value != 0;
 }
-Result<std::string_view> read_text(Cursor& in) { return in.text("a string"); }
+Result<std::string_view> read_string(Cursor& in) { return in.text("a string"); }
 
 template <class T, class Read>
 Result<GgufValue> one_or_list(Cursor& in, std::optional<uint64_t> count, Read read) {
@@ -196,7 +196,7 @@ Result<GgufValue> read_values(Cursor& in, uint32_t type, std::optional<uint64_t>
     case kBool:
       return one_or_list<bool>(in, count, read_bool);
     case kString:
-      return one_or_list<std::string_view>(in, count, read_text);
+      return one_or_list<std::string_view>(in, count, read_string);
     default:
       return user_error("type {} is none of the format's", type);
   }

@@ -185,8 +185,8 @@ TEST(Convert, GgufOfOtherModelsIsRefusedByName) {
           "tensor rope_freqs.weight has no place");
   refused(small().tensor("output.weight", {64, 2}, 0, std::string(512, '\0')),
           "output.weight has shape [2, 64], the file's keys ask for [260, 64]");
-  refused(small().boolean("tokenizer.ggml.add_bos_token", true).u32("llama.attention.key_length", 15),
-          "m.gguf: head_dim=15 must be even");
+  refused(small().u32("llama.attention.key_length", 15), "llama.rope.dimension_count=16 must be 15");
+  refused(small().string("tokenizer.ggml.pre", "x"), "key 'tokenizer.ggml.pre' stands twice");
 }
 
 std::string golden(const std::string& name) { return LIGNUM_SOURCE_DIR "/tests/golden/" + name; }

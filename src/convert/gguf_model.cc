@@ -84,7 +84,7 @@ Result<ModelConfig> model_from_gguf(const GgufReader& file) {
   LIGNUM_ASSIGN_OR_RETURN(const auto architecture, file.get<std::string_view>("general.architecture"));
   if (architecture != kArchitecture)
     return user_error("{}: general.architecture={} must be {}; nothing else is implemented", file.path(),
-                      shown(architecture.value_or("")), kArchitecture);
+                      shown(architecture.value_or("(none)")), kArchitecture);
   const GgufTensor* table = file.find("token_embd.weight");
   if (table == nullptr || table->shape.size() != 2)
     return user_error("{}: no tensor token_embd.weight of two dims", file.path());
