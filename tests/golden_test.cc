@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 
+#include "base/test_folder.h"
+#include "models/files.h"
 #include "tracer.h"
 #include "train/verify_model.h"
 
@@ -91,6 +93,50 @@ TEST_P(Golden, Bf16IsWithinTwiceItsRoundingsInEveryWay) {
     }
     const Status status = tracer::compare_rounded(*exact, *rounded, tracer::assemble(*step, {run->outputs}));
     EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
+// Hugging Face's tensors into the shards of three ranks, which divide few of their dims, and back: every bit.
+TEST_P(Golden, ParametersComeBackBitForBit) {
+  const std::string folder = std::string(LIGNUM_SOURCE_DIR "/tests/golden/") + GetParam();
+  const auto files = ModelFiles::open(folder);
+  ASSERT_TRUE(files.ok()) << files.status().message();
+  plan::ProgramOptions options;
+  options.model = config::model_from_folder(folder).value();
+  options.mesh.axes = {{"data", 1}, {"fsdp", 3}};
+  options.shape = {3, 8, DType::f32};
+  auto step = tracer::make_step(options);
+  ASSERT_TRUE(step.ok()) << step.status().message();
+  const lignum::testing::TestFolder out;
+  auto layout = SafetensorsLayout::plan(models::file_tensors(options.model));
+  ASSERT_TRUE(layout.ok()) << layout.status().message();
+  auto writer = SafetensorsWriter::create(*std::move(layout), out / "model.safetensors");
+  ASSERT_TRUE(writer.ok()) << writer.status().message();
+  Serial serial;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    exec::ExecutorOptions o;
+    o.step = &step->program.scheduled;
+    o.plan = &step->program.memory;
+    o.parallel = &serial;
+    o.choice = {kernels::best_isa()};
+    const auto executor = exec::Executor::create(o);
+    ASSERT_TRUE(executor.ok()) << executor.status().message();
+    const RankShards shards{step->program, step->options.mesh, rank};
+    ASSERT_TRUE(load_parameters(options.model, *files, shards, **executor).ok());
+    const Status written = write_parameters(options.model, shards, *writer, "", [&](int64_t i) {
+      return reinterpret_cast<const float*>((*executor)->param(i));
+    });
+    ASSERT_TRUE(written.ok()) << written.message();
+  }
+  ASSERT_TRUE(writer->finish().ok());
+  const auto back = SafetensorsReader::open(out / "model.safetensors");
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  ASSERT_EQ(back->tensors().size(), files->tensors().size());
+  for (const TensorInfo* t : files->tensors()) {
+    const TensorInfo* got = back->find(t->name);
+    ASSERT_NE(got, nullptr) << t->name;
+    EXPECT_EQ(got->shape, t->shape);
+    EXPECT_TRUE(std::ranges::equal(back->data(*got), *files->data(t->name))) << t->name;
   }
 }
 
