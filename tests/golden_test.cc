@@ -14,7 +14,7 @@
 namespace lignum::train {
 namespace {
 
-class Golden : public testing::TestWithParam<std::string> {};
+class Golden : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Golden, AgreesWithPyTorch) {
   const std::string folder = std::string(LIGNUM_SOURCE_DIR "/tests/golden/") + GetParam();
@@ -141,8 +141,8 @@ TEST_P(Golden, ParametersComeBackBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden,
-                         testing::Values("llama_rope_llama3", "llama_tied_linear", "llama_yarn", "qwen3",
-                                         "mistral_window", "gemma2", "gemma3", "gpt2-tiny"),
+                         ::testing::Values("llama_rope_llama3", "llama_tied_linear", "llama_yarn", "qwen3",
+                                           "mistral_window", "gemma2", "gemma3", "gpt2-tiny"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
