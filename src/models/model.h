@@ -70,9 +70,9 @@ enum class Head : uint8_t {
 int64_t loss_tile(int64_t tokens, int64_t tiles);
 
 // Params: the parameters (f32), then "input_ids", "labels" and "positions" (i32 [batch, sequence]; label -100
-// = not supervised, labels are shifted already); where rows are segmented also "segments", likewise: the number
-// of each token's document. Outputs: "loss_sum" (f32, over supervised tokens), "tokens"
-// (f32, their number) and, when wanted, "logits" [batch, sequence, vocab].
+// = not supervised, labels are shifted already); where rows are segmented also "segments", likewise: the
+// number of each token's document. Outputs: "loss_sum" (f32, over supervised tokens), "tokens" (f32, their
+// number) and, when wanted, "logits" [batch, sequence, vocab].
 ir::Graph forward(const config::ModelConfig& model, const Shape& shape, Head head);
 
 // A step of generation: the next tokens of `rows` sequences, whose keys and values stay in a cache between
