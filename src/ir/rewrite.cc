@@ -1,9 +1,18 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/copy.h"
 #include "ir/graph.h"
 
 namespace lignum::ir {
+
+int32_t copy_node(Node node, int32_t id, Graph& to, std::map<Value, Value>& map) {
+  for (Value& v : node.inputs) v = map.at(v);
+  const auto results = static_cast<int32_t>(node.types.size());
+  const int32_t made = to.add(std::move(node));
+  for (int32_t r = 0; r < results; ++r) map[{id, r}] = {made, r};
+  return made;
+}
 
 Graph rewrite(const Graph& from, const Visit& visit) {
   Graph to;
@@ -99,10 +108,7 @@ Graph prune_body(const Graph& from, const std::vector<bool>& keep_output, bool k
         if (is_sliced) ++sliced;
         if (!is_carry && !is_sliced) ++invariant;
       }
-      for (Value& v : copy.inputs) v = map.at(v);
-      const auto results = static_cast<int32_t>(copy.types.size());
-      const int32_t made = shrunk.add(std::move(copy));
-      for (int32_t r = 0; r < results; ++r) map[{b, r}] = {made, r};
+      copy_node(std::move(copy), b, shrunk, map);
     }
     for (const Output& o : body.outputs()) shrunk.output(o.name, map.at(o.value), o.alias);
     s.sliced = sliced;

@@ -1,5 +1,7 @@
 #include "ops/gradient.h"
 
+#include "ir/copy.h"
+
 namespace lignum::ops {
 namespace {
 
@@ -84,17 +86,14 @@ Gradients gradient_by_decomposition(const Op& op, const GradCall& call) {
   size_t p = 0;
   for (int32_t id = 0; id < static_cast<int32_t>(piece.nodes().size()); ++id) {
     ir::Node n = piece.node(id);
-    const auto results = static_cast<int32_t>(n.types.size());
     if (n.kind == "param") {
       map[{id, 0}] = p < call.inputs.size() ? call.inputs[p] : cotangent_values[p - call.inputs.size()];
       ++p;
       continue;
     }
-    for (Value& v : n.inputs) v = map.at(v);
     n.tag = call.build.tag;
     n.origin = call.build.origin;
-    const int32_t made = g.add(std::move(n));
-    for (int32_t r = 0; r < results; ++r) map[{id, r}] = {made, r};
+    ir::copy_node(std::move(n), id, g, map);
   }
   Gradients out;
   for (size_t i = 0; i < call.inputs.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/copy.h"
 #include "ops/gradient.h"
 
 namespace lignum::passes {
@@ -137,11 +138,8 @@ class ScanGradient {
     for (int32_t id = forward_end; id < static_cast<int32_t>(joint.nodes().size()); ++id) {
       Node n = joint.node(id);
       if (n.kind == "param") continue;
-      for (Value& v : n.inputs) v = map.at(v);
       if (!towards_input[static_cast<size_t>(id)]) n.tag.role = Role::wgrad;
-      const auto results = static_cast<int32_t>(n.types.size());
-      const int32_t made = body->add(std::move(n));
-      for (int32_t r = 0; r < results; ++r) map[{id, r}] = {made, r};
+      ir::copy_node(std::move(n), id, *body, map);
     }
     for (int64_t i = 0; i < s_.carry; ++i)
       body->output(joint.param_name(forward_params() + i), map.at(d_carry_in[static_cast<size_t>(i)]));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "ir/copy.h"
 #include "ops/op.h"
 
 namespace lignum::passes {
@@ -106,22 +107,13 @@ class Rebuild {
     // 4. The copies, in the forward's order, then the gradient's nodes.
     for (const int32_t id : copies_) {
       Node n = forward_->body->node(id);
-      for (Value& v : n.inputs) v = forward_map.at(v);
       n.tag.role = Role::remat;
-      const auto results = static_cast<int32_t>(n.types.size());
-      const int32_t made = body->add(std::move(n));
-      for (int32_t r = 0; r < results; ++r) forward_map[{id, r}] = {made, r};
+      ir::copy_node(std::move(n), id, *body, forward_map);
     }
     for (const int64_t i : dropped_)
       map_[old.param_value(i)] = forward_map.at(*forward_value(scan_.inputs[static_cast<size_t>(i)]));
-    for (int32_t id = 0; id < static_cast<int32_t>(old.nodes().size()); ++id) {
-      Node n = old.node(id);
-      if (n.kind == "param") continue;
-      for (Value& v : n.inputs) v = map_.at(v);
-      const auto results = static_cast<int32_t>(n.types.size());
-      const int32_t made = body->add(std::move(n));
-      for (int32_t r = 0; r < results; ++r) map_[{id, r}] = {made, r};
-    }
+    for (int32_t id = 0; id < static_cast<int32_t>(old.nodes().size()); ++id)
+      if (old.node(id).kind != "param") ir::copy_node(old.node(id), id, *body, map_);
     for (const ir::Output& o : old.outputs()) body->output(o.name, map_.at(o.value));
     out.attrs = ir::scan_attrs({s_.trip, s_.reversed, s_.carry, sliced, invariant, s_.stacked});
     out.body = std::move(body);

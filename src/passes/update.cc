@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ir/copy.h"
 #include "ops/op.h"
 #include "passes/partition.h"
 
@@ -26,13 +27,8 @@ Value find_output(const Graph& g, std::string_view name) {
 // Copies nodes of `from` into `to`; params first become those of `to` given.
 std::map<Value, Value> copy_nodes(const Graph& from, Graph& to) {
   std::map<Value, Value> map;
-  for (int32_t id = 0; id < static_cast<int32_t>(from.nodes().size()); ++id) {
-    Node n = from.node(id);
-    for (Value& v : n.inputs) v = map.at(v);
-    const auto results = static_cast<int32_t>(n.types.size());
-    const int32_t made = to.add(std::move(n));
-    for (int32_t r = 0; r < results; ++r) map[{id, r}] = {made, r};
-  }
+  for (int32_t id = 0; id < static_cast<int32_t>(from.nodes().size()); ++id)
+    ir::copy_node(from.node(id), id, to, map);
   return map;
 }
 
@@ -100,14 +96,8 @@ Graph accumulate(const Graph& step, int64_t n) {
       scan.inputs.push_back(outer[i]);
     }
   }
-  for (int32_t id = 0; id < static_cast<int32_t>(step.nodes().size()); ++id) {
-    Node node = step.node(id);
-    if (node.kind == "param") continue;
-    for (Value& v : node.inputs) v = map.at(v);
-    const auto results = static_cast<int32_t>(node.types.size());
-    const int32_t made = body->add(std::move(node));
-    for (int32_t r = 0; r < results; ++r) map[{id, r}] = {made, r};
-  }
+  for (int32_t id = 0; id < static_cast<int32_t>(step.nodes().size()); ++id)
+    if (step.node(id).kind != "param") ir::copy_node(step.node(id), id, *body, map);
   inner.tag = scan.tag;
   for (size_t i = 0; i < sums.size(); ++i) {
     const ir::Output& o = step.outputs()[i];
