@@ -147,6 +147,11 @@ Status Config::check() const {
     return user_error("eval_interval={} needs held-out files: set eval_files, or eval_interval=-1",
                       integer("eval_interval"));
   }
+  if (text("lr_schedule_type") == "wsd" &&
+      real("warmup_steps_fraction") + real("wsd_decay_steps_fraction") > 1) {
+    return user_error("warmup_steps_fraction={} and wsd_decay_steps_fraction={}: together at most 1",
+                      real("warmup_steps_fraction"), real("wsd_decay_steps_fraction"));
+  }
   // With a topology the number of devices is the topology's: whoever resolves that calls mesh().
   if (text("compile_topology").empty()) return mesh(ranks()).status();
   return {};

@@ -101,11 +101,15 @@ std::vector<Row> maxtext_rows() {
 
       text("opt_type", "the optimizer").of({"adamw"}),
       real("learning_rate", 0, 1e3, "the peak of the schedule"),
-      text("lr_schedule_type", "linear warm-up, then a cosine").of({"cosine"}),
+      text("lr_schedule_type",
+           "linear warm-up, then a cosine, or with wsd a constant rate that decays at the end")
+          .of({"cosine", "wsd"}),
+      real("wsd_decay_steps_fraction", 0, 1, "wsd: the part of the schedule that decays"),
+      text("wsd_decay_style", "wsd: the form of that decay").of({"linear", "cosine"}),
       integer("learning_rate_schedule_steps", 1, kMaxSteps, "length of the schedule; -1: steps")
           .or_minus_one(),
       real("warmup_steps_fraction", 0, 1, "the part of the schedule that warms up"),
-      real("learning_rate_final_fraction", 0, 1, "of learning_rate, where the cosine ends"),
+      real("learning_rate_final_fraction", 0, 1, "of learning_rate, where the schedule ends"),
       real("adam_b1", 0, below(1), "decay of the first moment"),
       real("adam_b2", 0, below(1), "decay of the second moment"),
       real("adam_eps", 0, below(1), "added to the root of the second moment"),
