@@ -49,6 +49,9 @@ TEST(Cli, ExitCodesAndOneMessage) {
       {"inspect", "batches", yml},
       {"inspect", "batches", yml, "--output", "/absent/batches.safetensors"},
       {"verify-model", "/absent"},
+      {"convert", "/absent"},
+      {"convert", "/absent", "to"},
+      {"convert", f.path(), "to", "dtype=float16"},
       {"verify-model", f.path(), "steps=3"},
       {"generate"},
       {"generate", "/absent", "--prompt", "x"},
@@ -97,7 +100,7 @@ TEST(Cli, OutputThatCannotBeWrittenIsAnError) {
 TEST(Cli, HelpOfEveryVerbHasExamples) {
   const TestFolder f;
   for (const std::string verb : {"train", "report", "eval", "generate", "plan", "compile", "calibrate",
-                                 "inspect", "tokenizer", "verify-model"}) {
+                                 "convert", "inspect", "tokenizer", "verify-model"}) {
     const Ended e = run(f, {verb, "--help"});
     EXPECT_EQ(e.code, 0);
     EXPECT_NE(e.out.find("Examples:\n  lignum " + verb), std::string::npos) << e.out;
