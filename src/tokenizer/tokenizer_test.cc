@@ -115,6 +115,16 @@ TEST(Tokenizer, ReadsIllFormedBytesAsPythonDoes) {
   for (const auto& [bytes, want] : cases) EXPECT_EQ(replace_ill_formed(bytes), want);
 }
 
+TEST(Tokenizer, ComposesHangulOnlyWithFinalConsonants) {
+  const std::pair<std::string_view, std::string_view> cases[] = {
+      {"\u1100\u1161\u11a8", "\uac01"},
+      {"\u1100\u1161\u11a7", "\uac00\u11a7"},
+      {"\u11a7\u11a7e\u0301", "\u11a7\u11a7\u00e9"},
+      {"\u1100\u1161\u11a7\u1100\u1161", "\uac00\u11a7\uac00"},
+  };
+  for (const auto& [text, want] : cases) EXPECT_EQ(normal_form(text, {}), want);
+}
+
 // A piece of n bytes takes n log n time: a quadratic step would take minutes.
 TEST(Tokenizer, LongPiecesTakeNoQuadraticTime) {
   for (const char* name :

@@ -166,11 +166,20 @@ std::string normal_form(std::string_view text, NormalForm form) {
     return std::string(text);
   std::vector<utf8proc_int32_t> codes = decompose(text, form.compatibility);
   if (form.compose) {
-    const utf8proc_ssize_t length =
-        utf8proc_normalize_utf32(codes.data(), static_cast<utf8proc_ssize_t>(codes.size()),
-                                 static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-    LIGNUM_CHECK(length >= 0, "utf8proc_normalize_utf32: {}", length);
-    codes.resize(static_cast<size_t>(length));
+    // utf8proc takes U+11A7, which is no final consonant and composes with nothing, for one and drops it.
+    constexpr utf8proc_int32_t kNoFinal = 0x11a7;
+    auto out = codes.begin();
+    for (auto begin = codes.begin(); begin != codes.end();) {
+      const auto end = std::find(begin, codes.end(), kNoFinal);
+      const utf8proc_ssize_t length = utf8proc_normalize_utf32(
+          &*begin, end - begin, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+      LIGNUM_CHECK(length >= 0, "utf8proc_normalize_utf32: {}", length);
+      out = std::copy(begin, begin + length, out);
+      if (end == codes.end()) break;
+      *out++ = kNoFinal;
+      begin = end + 1;
+    }
+    codes.erase(out, codes.end());
   }
   std::string out;
   out.reserve(text.size());
