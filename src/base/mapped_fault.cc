@@ -54,7 +54,7 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
 }  // namespace
 
 void name_mapping(const void* data, size_t size, const std::string& path) {
-  const std::lock_guard lock(writers);
+  const std::scoped_lock lock(writers);
   static const bool installed = [] {
     struct sigaction action = {};
     action.sa_sigaction = on_bus_error;
@@ -75,7 +75,7 @@ void name_mapping(const void* data, size_t size, const std::string& path) {
 }
 
 void forget_mapping(const void* data) {
-  const std::lock_guard lock(writers);
+  const std::scoped_lock lock(writers);
   for (Mapping& m : mappings)
     if (m.begin.load(std::memory_order_relaxed) == reinterpret_cast<uintptr_t>(data)) m.begin.store(0);
 }

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <tuple>
 #include <utility>
@@ -97,7 +98,7 @@ std::string nearest_hint(std::string_view name, const std::vector<std::string_vi
 std::string duration_text(double seconds) {
   constexpr double kMost = 1e13;
   if (!(seconds >= 0 && seconds < kMost)) return "?";
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
   const int64_t minutes = whole / 60, hours = minutes / 60;
   if (minutes == 0) return fmt::format("{} s", whole);
   if (hours == 0) return fmt::format("{} min {:02} s", minutes, whole % 60);

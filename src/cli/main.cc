@@ -30,11 +30,7 @@ Status check_verb(const CLI::App& app, const std::string& word) {
                     nearest_hint(word, {names.begin(), names.end()}));
 }
 
-}  // namespace
-}  // namespace lignum::cli
-
-int main(int argc, char** argv) {
-  using namespace lignum::cli;
+int run(int argc, char** argv) {
   CLI::App app("Plans, trains and tunes large language models.", "lignum");
   app.require_subcommand(1);
   app.set_version_flag("--version", "lignum 0.1 (" LIGNUM_COMMIT ")");
@@ -43,7 +39,7 @@ int main(int argc, char** argv) {
   for (const auto add : {add_train, add_report, add_eval, add_generate, add_plan, add_compile, add_convert,
                          add_calibrate, add_inspect, add_tokenizer, add_verify_model})
     add(app, outcome);
-  if (const lignum::Status status = check_verb(app, argc > 1 ? argv[1] : ""); !status.ok()) {
+  if (const Status status = check_verb(app, argc > 1 ? argv[1] : ""); !status.ok()) {
     fmt::print(stderr, "lignum: {}\n", status.message());
     return static_cast<int>(status.code());
   }
@@ -51,16 +47,25 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
     app.exit(e);
-    return stdout_written() ? 0 : static_cast<int>(lignum::Code::user_error);
+    return stdout_written() ? 0 : static_cast<int>(Code::user_error);
   } catch (const CLI::ParseError& e) {
     fmt::print(stderr, "lignum: {}\n", e.what());
-    return static_cast<int>(lignum::Code::user_error);
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "lignum: {}\n", e.what());
-    return static_cast<int>(lignum::Code::internal);
+    return static_cast<int>(Code::user_error);
   }
   if (outcome.status.ok())
-    return stdout_written() ? outcome.code : static_cast<int>(lignum::Code::user_error);
+    return stdout_written() ? outcome.code : static_cast<int>(Code::user_error);
   if (!outcome.said) fmt::print(stderr, "lignum: {}\n", outcome.status.message());
   return static_cast<int>(outcome.status.code());
+}
+
+}  // namespace
+}  // namespace lignum::cli
+
+int main(int argc, char** argv) {
+  try {
+    return lignum::cli::run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "lignum: %s\n", e.what());
+    return static_cast<int>(lignum::Code::internal);
+  }
 }

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-#if defined(__has_feature)
+#ifdef __has_feature
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define LIGNUM_MALLOC_HOOK
 #endif

@@ -18,6 +18,7 @@ extern "C" {
 /* The name of the one symbol, of type LignumMpiEntry. */
 #define LIGNUM_MPI_ENTRY "lignum_mpi"
 
+/* NOLINTBEGIN(modernize-use-using, modernize-redundant-void-arg): C too reads this file. */
 /* A message under way. Zero in `active`: none, or one that is done. */
 typedef struct LignumMpiRequest {
   uint64_t handle;
@@ -53,6 +54,7 @@ typedef struct LignumMpi {
 } LignumMpi;
 
 typedef const LignumMpi* (*LignumMpiEntry)(void);
+/* NOLINTEND(modernize-use-using, modernize-redundant-void-arg) */
 
 #ifdef __cplusplus
 }

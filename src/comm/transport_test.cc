@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(All, Deadlock, testing::ValuesIn(test_worlds()), name_o
 INSTANTIATE_TEST_SUITE_P(All, Abort, testing::ValuesIn(test_worlds()), name_of);
 
 // A value that tells rank and place apart, a small integer: exact in every dtype that sums.
-double value(int rank, int64_t i) { return static_cast<double>((rank * 31 + i * 7) % 23 - 11); }
+double value(int rank, int64_t i) { return static_cast<double>((int64_t{31} * rank + i * 7) % 23 - 11); }
 
 std::vector<std::byte> filled(DType t, int64_t n, int rank) {
   std::vector<std::byte> data(n * dtype_size(t));
@@ -108,7 +108,7 @@ TEST_P(Moves, AllGatherDropsThePad) {
                                           .row_elems = s.row_elems,
                                           .logical_rows = logical}));
             EXPECT_EQ(out, expected);
-            return Status();
+            return {};
           });
           ASSERT_TRUE(status.ok()) << status.message();
         }
@@ -149,7 +149,7 @@ TEST_P(Moves, ReduceScatterGivesZerosForMissingRows) {
               }
             }
             EXPECT_EQ(out, expected);
-            return Status();
+            return {};
           });
           ASSERT_TRUE(status.ok()) << status.message();
         }
@@ -180,7 +180,7 @@ TEST_P(Moves, AllReduce) {
               store_from_double(dtype, expected.data(), i, sum);
             }
             EXPECT_EQ(out, expected);
-            return Status();
+            return {};
           });
           ASSERT_TRUE(status.ok()) << status.message();
         }
@@ -210,7 +210,7 @@ TEST_P(Moves, SumsInRankOrderOnEveryRank) {
                                     .local_rows = repeats,
                                     .logical_rows = count}));
       for (int64_t i = 0; i < repeats; ++i) EXPECT_EQ(part[i], expected[(t.rank() * repeats + i) % 3]) << i;
-      return Status();
+      return {};
     });
     ASSERT_TRUE(status.ok()) << status.message();
   }
@@ -228,7 +228,7 @@ TEST_P(Moves, Bf16WireUnderF32Accumulator) {
                                     .out = out.data(),
                                     .row_elems = count}));
       EXPECT_EQ(out, std::vector<float>(count, 1.0f + 0x1p-8f));
-      return Status();
+      return {};
     });
     ASSERT_TRUE(status.ok()) << status.message();
   }
@@ -237,20 +237,20 @@ TEST_P(Moves, Bf16WireUnderF32Accumulator) {
 TEST_P(Moves, InPlaceGatherAndScatter) {
   const Status status = on_ranks(3, [](Transport& t) {
     std::vector<float> whole(6, -1.0f);
-    whole[2 * t.rank()] = static_cast<float>(t.rank());
+    whole[size_t{2} * t.rank()] = static_cast<float>(t.rank());
     whole[2 * t.rank() + 1] = static_cast<float>(10 * t.rank());
     LIGNUM_RETURN_IF_ERROR(t.run({.kind = Kind::all_gather,
-                                  .in = whole.data() + 2 * t.rank(),
+                                  .in = whole.data() + ptrdiff_t{2} * t.rank(),
                                   .out = whole.data(),
                                   .local_rows = 2,
                                   .logical_rows = 6}));
     EXPECT_EQ(whole, (std::vector<float>{0, 0, 1, 10, 2, 20}));
-    float* mine = whole.data() + 2 * t.rank();
+    float* mine = whole.data() + ptrdiff_t{2} * t.rank();
     LIGNUM_RETURN_IF_ERROR(t.run(
         {.kind = Kind::reduce_scatter, .in = whole.data(), .out = mine, .local_rows = 2, .logical_rows = 6}));
     EXPECT_EQ(mine[0], 3.0f * static_cast<float>(t.rank()));
     EXPECT_EQ(mine[1], 30.0f * static_cast<float>(t.rank()));
-    return Status();
+    return {};
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
@@ -262,7 +262,7 @@ TEST_P(Moves, BroadcastFromEachRoot) {
       LIGNUM_RETURN_IF_ERROR(t.broadcast_bytes(0, text.data(), static_cast<int64_t>(text.size()), root));
       EXPECT_EQ(text, fmt::format("from {}", root));
     }
-    return Status();
+    return {};
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
@@ -293,7 +293,7 @@ TEST_P(Moves, MeshTwoByTwoAlongBothAxes) {
                                   .group = 1}));
     EXPECT_EQ(both[0], 101);
     EXPECT_EQ(both[1], 1010);
-    return Status();
+    return {};
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
@@ -307,20 +307,20 @@ TEST_P(InOneMemory, BarrierHoldsUntilTheLastCame) {
       EXPECT_GE(came.load(), 4 * round);
       LIGNUM_RETURN_IF_ERROR(t.barrier(0));
     }
-    return Status();
+    return {};
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
 
 TEST_P(Moves, AGroupMustListThisRankInOrder) {
   const Status status = world().run(3, [](Transport& t) {
-    if (t.rank() != 1) return Status();
+    if (t.rank() != 1) return {};
     for (const std::vector<int>& bad : {std::vector<int>{}, {0, 2}, {1, 0}, {1, 1}, {1, 3}, {-1, 1}}) {
       EXPECT_EQ(t.add_group(bad).status().code(), Code::internal);
     }
     EXPECT_EQ(t.add_group(std::vector<int>{1, 2}).value(), 0);
     EXPECT_EQ(t.add_group(std::vector<int>{1}).value(), 1);
-    return Status();
+    return {};
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
@@ -336,7 +336,7 @@ TEST_P(Moves, ManyIterations) {
                                                axis_group(mesh, std::vector<int>{1}, t.rank()), all_of(4)};
     const Random random(7, "collectives");
     std::vector<int32_t> in(4096);
-    std::vector<int32_t> out(4 * 4096);
+    std::vector<int32_t> out(16384);
     for (int64_t k = 0; k < 3000; ++k) {
       const auto kind = static_cast<Kind>(random.below(4 * k, 5));
       const auto group = static_cast<int>(random.below(4 * k + 1, 3));
@@ -345,7 +345,7 @@ TEST_P(Moves, ManyIterations) {
       const auto size = static_cast<int64_t>(ranks.size());
       const int64_t rows = kind == Kind::reduce_scatter ? (count + size - 1) / size : count;
       const int64_t logical = kind == Kind::reduce_scatter ? count : count * size;
-      for (int64_t i = 0; i < count; ++i) in[i] = static_cast<int32_t>(t.rank() * 1000003 + i * 17 + k);
+      for (int64_t i = 0; i < count; ++i) in[i] = static_cast<int32_t>(int64_t{1000003} * t.rank() + i * 17 + k);
       LIGNUM_RETURN_IF_ERROR(t.run({.kind = kind,
                                     .dtype = DType::i32,
                                     .in = in.data(),
@@ -355,7 +355,7 @@ TEST_P(Moves, ManyIterations) {
                                     .group = group,
                                     .id = k}));
       const auto sent = [&](int rank, int64_t i) {
-        return static_cast<int32_t>(rank * 1000003 + i * 17 + k);
+        return static_cast<int32_t>(int64_t{1000003} * rank + i * 17 + k);
       };
       const auto sum = [&](int64_t i) {
         int32_t total = 0;
@@ -384,7 +384,7 @@ TEST_P(Moves, ManyIterations) {
       }
       EXPECT_EQ(wrong, 0) << kind_name(kind) << " at " << k;
     }
-    return Status();
+    return {};
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
@@ -392,7 +392,7 @@ TEST_P(Moves, ManyIterations) {
 TEST_P(Allocations, SteadyStateAllocatesNothing) {
   const Status status = on_ranks(3, [](Transport& t) {
     std::vector<float> in(9000, 1.0f);
-    std::vector<float> out(3 * 9000);
+    std::vector<float> out(27000);
     int64_t before = 0;
     for (int k = 0; k < 40; ++k) {
       if (k == 2) before = allocations_of_this_thread();
@@ -408,7 +408,7 @@ TEST_P(Allocations, SteadyStateAllocatesNothing) {
       }
     }
     EXPECT_EQ(allocations_of_this_thread(), before);
-    return Status();
+    return {};
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
@@ -497,7 +497,7 @@ TEST_P(Deadlock, ARankThatHasLeftIsNotWaitedFor) {
       LIGNUM_RETURN_IF_ERROR(t.barrier(0));
       if (t.rank() == 2) {
         if (late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        return Status();
+        return {};
       }
       return t.barrier(0, 9);
     });

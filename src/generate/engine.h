@@ -46,7 +46,7 @@ class Engine {
 
   const EngineOptions& options() const { return options_; }
   const plan::Program& decode_program() const { return decode_.program; }
-  exec::Executor& decode_executor() { return *decode_.executor; }
+  exec::Executor& decode_executor() const { return *decode_.executor; }
   int64_t arena_bytes() const { return arena_.bytes(); }
   // What one decoding step reads of memory at these lengths: each weight once (of an untied embedding table
   // only the tokens' rows), and the keys and values of every row's sequence.
