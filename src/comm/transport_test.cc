@@ -108,7 +108,7 @@ TEST_P(Moves, AllGatherDropsThePad) {
                                           .row_elems = s.row_elems,
                                           .logical_rows = logical}));
             EXPECT_EQ(out, expected);
-            return {};
+            return Status();
           });
           ASSERT_TRUE(status.ok()) << status.message();
         }
@@ -149,7 +149,7 @@ TEST_P(Moves, ReduceScatterGivesZerosForMissingRows) {
               }
             }
             EXPECT_EQ(out, expected);
-            return {};
+            return Status();
           });
           ASSERT_TRUE(status.ok()) << status.message();
         }
@@ -180,7 +180,7 @@ TEST_P(Moves, AllReduce) {
               store_from_double(dtype, expected.data(), i, sum);
             }
             EXPECT_EQ(out, expected);
-            return {};
+            return Status();
           });
           ASSERT_TRUE(status.ok()) << status.message();
         }
@@ -210,7 +210,7 @@ TEST_P(Moves, SumsInRankOrderOnEveryRank) {
                                     .local_rows = repeats,
                                     .logical_rows = count}));
       for (int64_t i = 0; i < repeats; ++i) EXPECT_EQ(part[i], expected[(t.rank() * repeats + i) % 3]) << i;
-      return {};
+      return Status();
     });
     ASSERT_TRUE(status.ok()) << status.message();
   }
@@ -228,7 +228,7 @@ TEST_P(Moves, Bf16WireUnderF32Accumulator) {
                                     .out = out.data(),
                                     .row_elems = count}));
       EXPECT_EQ(out, std::vector<float>(count, 1.0f + 0x1p-8f));
-      return {};
+      return Status();
     });
     ASSERT_TRUE(status.ok()) << status.message();
   }
@@ -250,7 +250,7 @@ TEST_P(Moves, InPlaceGatherAndScatter) {
         {.kind = Kind::reduce_scatter, .in = whole.data(), .out = mine, .local_rows = 2, .logical_rows = 6}));
     EXPECT_EQ(mine[0], 3.0f * static_cast<float>(t.rank()));
     EXPECT_EQ(mine[1], 30.0f * static_cast<float>(t.rank()));
-    return {};
+    return Status();
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
@@ -262,7 +262,7 @@ TEST_P(Moves, BroadcastFromEachRoot) {
       LIGNUM_RETURN_IF_ERROR(t.broadcast_bytes(0, text.data(), static_cast<int64_t>(text.size()), root));
       EXPECT_EQ(text, fmt::format("from {}", root));
     }
-    return {};
+    return Status();
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
@@ -307,20 +307,20 @@ TEST_P(InOneMemory, BarrierHoldsUntilTheLastCame) {
       EXPECT_GE(came.load(), 4 * round);
       LIGNUM_RETURN_IF_ERROR(t.barrier(0));
     }
-    return {};
+    return Status();
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
 
 TEST_P(Moves, AGroupMustListThisRankInOrder) {
   const Status status = world().run(3, [](Transport& t) {
-    if (t.rank() != 1) return {};
+    if (t.rank() != 1) return Status();
     for (const std::vector<int>& bad : {std::vector<int>{}, {0, 2}, {1, 0}, {1, 1}, {1, 3}, {-1, 1}}) {
       EXPECT_EQ(t.add_group(bad).status().code(), Code::internal);
     }
     EXPECT_EQ(t.add_group(std::vector<int>{1, 2}).value(), 0);
     EXPECT_EQ(t.add_group(std::vector<int>{1}).value(), 1);
-    return {};
+    return Status();
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
@@ -408,7 +408,7 @@ TEST_P(Allocations, SteadyStateAllocatesNothing) {
       }
     }
     EXPECT_EQ(allocations_of_this_thread(), before);
-    return {};
+    return Status();
   });
   ASSERT_TRUE(status.ok()) << status.message();
 }
@@ -497,7 +497,7 @@ TEST_P(Deadlock, ARankThatHasLeftIsNotWaitedFor) {
       LIGNUM_RETURN_IF_ERROR(t.barrier(0));
       if (t.rank() == 2) {
         if (late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        return {};
+        return Status();
       }
       return t.barrier(0, 9);
     });
