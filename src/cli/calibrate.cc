@@ -10,12 +10,12 @@
 namespace lignum::cli {
 namespace {
 
-struct Arguments {
+struct CalibrateArguments {
   tune::CalibrateOptions options;
   bool json = false;
 };
 
-Status run(const Arguments& a) {
+Status run_calibrate(const CalibrateArguments& a) {
   tune::CalibrateOptions options = a.options;
   LIGNUM_ASSIGN_OR_RETURN(options.choice, kernels::choose(std::nullopt));
   if (!a.json) {
@@ -58,7 +58,7 @@ void add_calibrate(CLI::App& app, Outcome& outcome) {
   CLI::App& verb = *app.add_subcommand(
       "calibrate",
       "Measures this machine's kernels, memory and ranks: what plans and MFU are computed with.");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<CalibrateArguments>();
   verb.add_option("--seconds", a->options.seconds, "about how long to measure")
       ->check(CLI::Range(1.0, 3600.0));
   verb.add_option("--threads", a->options.threads, "the most threads of a rank; 0: all cores")
@@ -69,7 +69,7 @@ void add_calibrate(CLI::App& app, Outcome& outcome) {
   add_json(verb, a->json, "print one JSON object");
   add_examples(verb, "calibrate [--seconds S] [--threads N] [--ranks N] [--out PATH] [--json]",
                {"calibrate", "calibrate --seconds 60 --ranks 4"});
-  verb.final_callback([a, &outcome] { outcome.status = run(*a); });
+  verb.final_callback([a, &outcome] { outcome.status = run_calibrate(*a); });
 }
 
 }  // namespace lignum::cli

@@ -13,8 +13,8 @@
 namespace lignum::cli {
 namespace {
 
-struct Arguments {
-  explicit Arguments(CLI::App& verb) : config(verb) {}
+struct CompileArguments {
+  explicit CompileArguments(CLI::App& verb) : config(verb) {}
   ConfigWords config;
   std::string stablehlo, hlo;
   bool json = false;
@@ -68,7 +68,7 @@ void print(const Target& target, const pjrt::CompiledStep& step, int64_t program
   }
 }
 
-Status run(const Arguments& a) {
+Status run_compile(const CompileArguments& a) {
   LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
   LIGNUM_ASSIGN_OR_RETURN(const Target target, find_target(config));
   if (!target.topology)
@@ -106,7 +106,7 @@ Status run(const Arguments& a) {
 void add_compile(CLI::App& app, Outcome& outcome) {
   CLI::App& verb = *app.add_subcommand(
       "compile", "Compiles a training step for TPUs ahead of time: memory, loops, what overlaps.");
-  auto a = std::make_shared<Arguments>(verb);
+  auto a = std::make_shared<CompileArguments>(verb);
   verb.add_option("--stablehlo", a->stablehlo, "write the program that is compiled to this file");
   verb.add_option("--hlo", a->hlo, "write the optimised program to this file");
   add_json(verb, a->json, "print one JSON object");
@@ -114,7 +114,7 @@ void add_compile(CLI::App& app, Outcome& outcome) {
       verb, "compile [config.yml] [key=value ...] [--stablehlo PATH] [--hlo PATH] [--json]",
       {"compile model_name=lignum-61m compile_topology=tpu7x:2x2x1 ici_fsdp_parallelism=8 dtype=bfloat16",
        "compile configs/quickstart.yml compile_topology=tpu7x-8 ici_fsdp_parallelism=8 --hlo step.txt"});
-  verb.final_callback([a, &outcome] { outcome.status = run(*a); });
+  verb.final_callback([a, &outcome] { outcome.status = run_compile(*a); });
 }
 
 }  // namespace lignum::cli

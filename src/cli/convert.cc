@@ -11,7 +11,7 @@
 namespace lignum::cli {
 namespace {
 
-struct Arguments {
+struct ConvertArguments {
   std::string from, to;
   std::vector<std::string> settings;
   bool json = false;
@@ -31,7 +31,7 @@ Result<DType> dtype_of(const std::vector<std::string>& settings) {
   return dtype;
 }
 
-Status run(const Arguments& a) {
+Status run_convert(const ConvertArguments& a) {
   LIGNUM_ASSIGN_OR_RETURN(const DType dtype, dtype_of(a.settings));
   LIGNUM_ASSIGN_OR_RETURN(const convert::Converted done, convert::convert(a.from, a.to, dtype));
   if (a.json) {
@@ -55,7 +55,7 @@ Status run(const Arguments& a) {
 void add_convert(CLI::App& app, Outcome& outcome) {
   CLI::App& verb = *app.add_subcommand(
       "convert", "Makes a Hugging Face folder from another one (in one file, of another type) or from GGUF.");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<ConvertArguments>();
   verb.add_option("from", a->from, "a Hugging Face folder, a checkpoint, or a .gguf file of a Llama")
       ->required();
   verb.add_option("to", a->to, "the folder to make")->required();
@@ -64,7 +64,7 @@ void add_convert(CLI::App& app, Outcome& outcome) {
   add_examples(verb, "convert FROM TO [dtype=bfloat16] [--json]",
                {"convert SmolLM2-135M-Instruct.Q4_1.gguf smollm2",
                 "convert runs/NAME/checkpoints/100 exported dtype=bfloat16"});
-  verb.final_callback([a, &outcome] { outcome.status = run(*a); });
+  verb.final_callback([a, &outcome] { outcome.status = run_convert(*a); });
 }
 
 }  // namespace lignum::cli

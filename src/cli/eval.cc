@@ -10,8 +10,8 @@
 namespace lignum::cli {
 namespace {
 
-struct Arguments {
-  explicit Arguments(CLI::App& verb) : config(verb) {}
+struct EvalArguments {
+  explicit EvalArguments(CLI::App& verb) : config(verb) {}
   ConfigWords config;
   bool json = false;
 };
@@ -33,7 +33,7 @@ Result<Weights> find_weights(const config::Config& config) {
   return user_error("nothing to evaluate: give run_name (its newest checkpoint) or model_path");
 }
 
-Status run(const Arguments& a, const config::Config& config, const train::Processes& processes) {
+Status run_eval(const EvalArguments& a, const config::Config& config, const train::Processes& processes) {
   LIGNUM_ASSIGN_OR_RETURN(const Weights weights, find_weights(config));
   LIGNUM_ASSIGN_OR_RETURN(const train::EvalMetrics m,
                           train::evaluate(config, weights.folder, weights.step, processes));
@@ -53,7 +53,7 @@ Status run(const Arguments& a, const config::Config& config, const train::Proces
 
 void add_eval(CLI::App& app, Outcome& outcome) {
   CLI::App& verb = *app.add_subcommand("eval", "The loss of a run's newest checkpoint on held-out files.");
-  auto a = std::make_shared<Arguments>(verb);
+  auto a = std::make_shared<EvalArguments>(verb);
   add_json(verb, a->json, "print one JSON object");
   add_examples(verb, "eval [config.yml] [key=value ...] [--json]",
                {"eval configs/quickstart.yml run_name=first",
@@ -61,7 +61,7 @@ void add_eval(CLI::App& app, Outcome& outcome) {
   verb.final_callback([a, &outcome] {
     run_on_ranks(a->config, outcome,
                  [&](const config::Config& config, const train::Processes& processes, int&) {
-                   return run(*a, config, processes);
+                   return run_eval(*a, config, processes);
                  });
   });
 }

@@ -19,7 +19,7 @@
 namespace lignum::cli {
 namespace {
 
-struct Arguments {
+struct GenerateArguments {
   CLI::App* verb = nullptr;
   std::vector<std::string> prompts, files, ids;
   bool json = false;
@@ -29,7 +29,7 @@ struct Words {
   std::string model;
   std::vector<std::string> settings;
 };
-Result<Words> words_of(const Arguments& a) {
+Result<Words> words_of(const GenerateArguments& a) {
   Words w;
   for (const std::string& word : a.verb->remaining()) {
     if (word.starts_with("-"))
@@ -72,7 +72,7 @@ struct Prompts {
   std::vector<std::string> texts;
   std::vector<std::vector<int32_t>> ids;
 };
-Result<Prompts> read_prompts(const Arguments& a, const std::optional<generate::Codec>& codec) {
+Result<Prompts> read_prompts(const GenerateArguments& a, const std::optional<generate::Codec>& codec) {
   Prompts p;
   p.texts = a.prompts;
   for (const std::string& path : a.files) {
@@ -146,7 +146,7 @@ struct Session {
   std::unique_ptr<generate::Engine> engine;
 };
 
-Result<Session> start(const Arguments& a) {
+Result<Session> start(const GenerateArguments& a) {
   LIGNUM_ASSIGN_OR_RETURN(const Words words, words_of(a));
   LIGNUM_ASSIGN_OR_RETURN(generate::Settings settings, generate::read_settings(words.settings));
   LIGNUM_ASSIGN_OR_RETURN(generate::ModelFolder model, generate::open_model(words.model));
@@ -240,7 +240,7 @@ Status print_all(Session& s) {
   return {};
 }
 
-Status run(const Arguments& a) {
+Status run_generate(const GenerateArguments& a) {
   LIGNUM_ASSIGN_OR_RETURN(Session session, start(a));
   return a.json ? print_all(session) : print_texts(session);
 }
@@ -250,7 +250,7 @@ Status run(const Arguments& a) {
 void add_generate(CLI::App& app, Outcome& outcome) {
   CLI::App& verb =
       *app.add_subcommand("generate", "Continues prompts: from a model's folder, a checkpoint or a run.");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<GenerateArguments>();
   a->verb = &verb;
   verb.allow_extras();  // not options of CLI11's: it would take a value in brackets, eos_ids=[1,2], apart
   verb.add_option("--prompt", a->prompts, "a text to continue; several are continued side by side")
@@ -264,7 +264,7 @@ void add_generate(CLI::App& app, Outcome& outcome) {
        "generate some/folder --prompt-file question.txt temperature=0 dtype=bfloat16",
        "generate some/folder --prompt 'To be' --prompt 'Not to be' top_k=40 top_p=0.95 seed=7 --json"});
   verb.footer(verb.get_footer() + "\nSettings, with their defaults:\n" + generate::settings_help());
-  verb.final_callback([a, &outcome] { outcome.status = run(*a); });
+  verb.final_callback([a, &outcome] { outcome.status = run_generate(*a); });
 }
 
 }  // namespace lignum::cli

@@ -11,14 +11,14 @@
 namespace lignum::cli {
 namespace {
 
-struct Arguments {
-  explicit Arguments(CLI::App& verb) : config(verb) {}
+struct PlanArguments {
+  explicit PlanArguments(CLI::App& verb) : config(verb) {}
   ConfigWords config;
   bool json = false;
   plan::ReportOptions report;
 };
 
-Status run(const Arguments& a) {
+Status run_plan(const PlanArguments& a) {
   LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
   LIGNUM_ASSIGN_OR_RETURN(const Target target, find_target(config));
   if (!target.spec) return user_error("{}; or name one with spec=tpu7x", target.no_spec);
@@ -43,14 +43,14 @@ Status run(const Arguments& a) {
 
 void add_plan(CLI::App& app, Outcome& outcome) {
   CLI::App& verb = *app.add_subcommand("plan", "Prices a training step: memory by part, time by engine.");
-  auto a = std::make_shared<Arguments>(verb);
+  auto a = std::make_shared<PlanArguments>(verb);
   verb.add_option("--top", a->report.top, "nodes in the table")->check(CLI::Range(0, 100000));
   add_json(verb, a->json, "print one JSON object, every node in it");
   add_examples(
       verb, "plan [config.yml] [key=value ...] [--top N] [--json]",
       {"plan configs/quickstart.yml", "plan configs/quickstart.yml ranks=2 ici_fsdp_parallelism=2",
        "plan model_name=llama3.1-8b target=tpu compile_topology=tpu7x-8 ici_fsdp_parallelism=-1 --json"});
-  verb.final_callback([a, &outcome] { outcome.status = run(*a); });
+  verb.final_callback([a, &outcome] { outcome.status = run_plan(*a); });
 }
 
 }  // namespace lignum::cli

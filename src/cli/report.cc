@@ -10,12 +10,12 @@
 namespace lignum::cli {
 namespace {
 
-struct Arguments {
+struct ReportArguments {
   std::string folder;
   bool json = false;
 };
 
-Status run(const Arguments& a) {
+Status run_report(const ReportArguments& a) {
   LIGNUM_ASSIGN_OR_RETURN(const std::string path, report::write_report(a.folder));
   if (a.json) {
     print_json({{"report", path}});
@@ -30,11 +30,11 @@ Status run(const Arguments& a) {
 void add_report(CLI::App& app, Outcome& outcome) {
   CLI::App& verb = *app.add_subcommand(
       "report", "Writes a run's report.html: losses, throughput, time and memory by part, roofline.");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<ReportArguments>();
   verb.add_option("folder", a->folder, "the run's folder: run.json and metrics.jsonl")->required();
   add_json(verb, a->json, "print one JSON object");
   add_examples(verb, "report RUN [--json]", {"report runs/quickstart"});
-  verb.final_callback([a, &outcome] { outcome.status = run(*a); });
+  verb.final_callback([a, &outcome] { outcome.status = run_report(*a); });
 }
 
 }  // namespace lignum::cli

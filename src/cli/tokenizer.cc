@@ -20,7 +20,7 @@ namespace {
 
 using tokenizer::Tokenizer;
 
-struct TrainArguments {
+struct TrainTokenizerArguments {
   std::vector<std::string> files;
   std::string output, pattern = "gpt2";
   tokenizer::BpeTrainerOptions options;
@@ -28,7 +28,7 @@ struct TrainArguments {
   bool json = false;
 };
 
-Status train(TrainArguments& a) {
+Status train(TrainTokenizerArguments& a) {
   using tokenizer::Scanner;
   a.options.scanner = a.pattern == "gpt2"     ? Scanner::gpt2
                       : a.pattern == "llama3" ? Scanner::llama3
@@ -156,7 +156,7 @@ Status show(const TextArguments& a, bool given) {
 
 void add_train_verb(CLI::App& verb, Outcome& outcome) {
   CLI::App& train_verb = *verb.add_subcommand("train", "Learns a byte-level BPE from text files.");
-  auto a = std::make_shared<TrainArguments>();
+  auto a = std::make_shared<TrainTokenizerArguments>();
   train_verb.add_option("files", a->files, "text files")->required();
   train_verb.add_option("--vocab-size", a->options.vocab_size, "tokens: 256 bytes, special tokens, merges")
       ->required();

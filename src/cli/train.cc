@@ -26,13 +26,13 @@ void install_stop() {
   ::sigaction(SIGINT, &action, nullptr);
 }
 
-struct Arguments {
-  explicit Arguments(CLI::App& verb) : config(verb) {}
+struct TrainArguments {
+  explicit TrainArguments(CLI::App& verb) : config(verb) {}
   ConfigWords config;
   bool json = false;
 };
 
-Status run(const Arguments& a, const config::Config& config, const train::Processes& processes, int& code) {
+Status run_train(const TrainArguments& a, const config::Config& config, const train::Processes& processes, int& code) {
   train::TrainOptions options;
   options.processes = processes;
   LIGNUM_ASSIGN_OR_RETURN(const std::optional<hw::Spec> spec, find_spec(config, options.no_spec));
@@ -66,7 +66,7 @@ Status run(const Arguments& a, const config::Config& config, const train::Proces
 
 void add_train(CLI::App& app, Outcome& outcome) {
   CLI::App& verb = *app.add_subcommand("train", "Trains a model; resumes a run that has checkpoints.");
-  auto a = std::make_shared<Arguments>(verb);
+  auto a = std::make_shared<TrainArguments>(verb);
   add_json(verb, a->json, "print the records of metrics.jsonl, then a summary, instead of lines");
   add_examples(
       verb, "train [config.yml] [key=value ...] [--json]",
@@ -77,7 +77,7 @@ void add_train(CLI::App& app, Outcome& outcome) {
   verb.final_callback([a, &outcome] {
     run_on_ranks(a->config, outcome,
                  [&](const config::Config& config, const train::Processes& processes, int& code) {
-                   return run(*a, config, processes, code);
+                   return run_train(*a, config, processes, code);
                  });
   });
 }

@@ -12,13 +12,13 @@
 namespace lignum::cli {
 namespace {
 
-struct Arguments {
+struct VerifyModelArguments {
   std::string folder;
   std::vector<std::string> settings;
   bool json = false;
 };
 
-Result<train::VerifyOptions> options_of(const std::vector<std::string>& settings) {
+Result<train::VerifyOptions> verify_options_of(const std::vector<std::string>& settings) {
   for (const std::string& s : settings) {
     if (!s.starts_with("threads=") && !s.starts_with("isa="))
       return user_error("'{}': verify-model takes threads=N and isa=NAME", s);
@@ -36,8 +36,8 @@ double share_of_bound(const train::Comparison& c) {
   return c.bound > 0 ? c.error / c.bound : 0;
 }
 
-Status run(const Arguments& a) {
-  LIGNUM_ASSIGN_OR_RETURN(const train::VerifyOptions options, options_of(a.settings));
+Status run_verify_model(const VerifyModelArguments& a) {
+  LIGNUM_ASSIGN_OR_RETURN(const train::VerifyOptions options, verify_options_of(a.settings));
   LIGNUM_ASSIGN_OR_RETURN(const std::vector<train::Comparison> all, train::verify_model(a.folder, options));
   std::vector<std::string> kinds;
   std::map<std::string, const train::Comparison*> worst;
@@ -71,7 +71,7 @@ Status run(const Arguments& a) {
 void add_verify_model(CLI::App& app, Outcome& outcome) {
   CLI::App& verb = *app.add_subcommand(
       "verify-model", "Compares logits, loss, gradients and AdamW steps with a folder's reference values.");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<VerifyModelArguments>();
   verb.add_option("folder", a->folder,
                   "config.json, model.safetensors, reference.safetensors, reference.json")
       ->required();
@@ -80,7 +80,7 @@ void add_verify_model(CLI::App& app, Outcome& outcome) {
   add_examples(
       verb, "verify-model FOLDER [threads=N] [isa=NAME] [--json]",
       {"verify-model tests/golden/llama_yarn", "verify-model tests/golden/llama_yarn threads=2 --json"});
-  verb.final_callback([a, &outcome] { outcome.status = run(*a); });
+  verb.final_callback([a, &outcome] { outcome.status = run_verify_model(*a); });
 }
 
 }  // namespace lignum::cli

@@ -24,7 +24,7 @@ Json with(const std::string& text, const Json& changes) {
   return json;
 }
 
-Result<ModelConfig> read(const Json& json) { return model_from_hf_json(json.dump(), "config.json"); }
+Result<ModelConfig> read_model(const Json& json) { return model_from_hf_json(json.dump(), "config.json"); }
 
 // transformers 5.24; the shapes are small.
 const char* kShape = R"("attention_dropout": 0.0, "bos_token_id": 1, "dtype": "float32", "eos_token_id": 2,
@@ -75,7 +75,7 @@ std::string gpt2() {
 }
 
 TEST(Families, Gpt2HasWordsOfItsOwn) {
-  const auto m = read(with(gpt2(), {}));
+  const auto m = read_model(with(gpt2(), {}));
   ASSERT_TRUE(m.ok()) << m.status().message();
   EXPECT_TRUE(m->learnt_positions && m->attention_bias && m->mlp_bias && m->tie_embeddings && !m->gated_mlp);
   EXPECT_EQ(m->norm, Norm::layer);
@@ -84,9 +84,9 @@ TEST(Families, Gpt2HasWordsOfItsOwn) {
   EXPECT_EQ(m->kv_heads, 4);
   EXPECT_EQ(m->mlp, 240);
   EXPECT_EQ(m->max_position, 48);
-  EXPECT_EQ(*m, *read(with(gpt2(), {{"n_ctx", 48}, {"activation_function", "gelu_pytorch_tanh"}})));
-  EXPECT_EQ(read(with(gpt2(), {{"n_inner", 112}}))->mlp, 112);
-  const auto error = [](const Json& changes) { return read(with(gpt2(), changes)).status().message(); };
+  EXPECT_EQ(*m, *read_model(with(gpt2(), {{"n_ctx", 48}, {"activation_function", "gelu_pytorch_tanh"}})));
+  EXPECT_EQ(read_model(with(gpt2(), {{"n_inner", 112}}))->mlp, 112);
+  const auto error = [](const Json& changes) { return read_model(with(gpt2(), changes)).status().message(); };
   EXPECT_EQ(error({{"n_head", 7}}), "config.json: n_embd=60 is not a multiple of n_head=7");
   EXPECT_EQ(error({{"n_layer", 0}}), "config.json: n_layer=0 must be in 1..65536");
   EXPECT_EQ(error({{"n_ctx", 32}}), "config.json: n_ctx=32 must be 48; nothing else is implemented");
@@ -100,14 +100,14 @@ TEST(Families, Gpt2HasWordsOfItsOwn) {
 }
 
 TEST(Families, AreReadAsTransformersWritesThem) {
-  const auto m = read(with(mistral(), {}));
+  const auto m = read_model(with(mistral(), {}));
   ASSERT_TRUE(m.ok()) << m.status().message();
   EXPECT_EQ(m->window, 7);
   EXPECT_EQ(m->sliding, std::vector<bool>(3, true));
-  const auto q = read(with(qwen3(), {}));
+  const auto q = read_model(with(qwen3(), {}));
   ASSERT_TRUE(q.ok()) << q.status().message();
   EXPECT_TRUE(q->qk_norm && q->sliding.empty() && q->window == 0 && !q->norm_plus_one);
-  const auto g2 = read(with(gemma2(), {}));
+  const auto g2 = read_model(with(gemma2(), {}));
   ASSERT_TRUE(g2.ok()) << g2.status().message();
   EXPECT_EQ(g2->sliding, (std::vector<bool>{true, false, true}));
   EXPECT_TRUE(g2->norm_plus_one && g2->post_norms && g2->scaled_embeddings && !g2->qk_norm);
@@ -115,7 +115,7 @@ TEST(Families, AreReadAsTransformersWritesThem) {
   EXPECT_EQ(g2->attention_softcap, 5);
   EXPECT_EQ(g2->logit_softcap, 4);
   EXPECT_EQ(g2->query_pre_attn_scalar, 24);
-  const auto g3 = read(with(gemma3(), {}));
+  const auto g3 = read_model(with(gemma3(), {}));
   ASSERT_TRUE(g3.ok()) << g3.status().message();
   EXPECT_TRUE(g3->qk_norm);
   EXPECT_EQ(g3->attention_softcap, 0);
@@ -126,7 +126,7 @@ TEST(Families, AreReadAsTransformersWritesThem) {
 
 TEST(Families, OlderFilesMeanTheSame) {
   const auto same = [](const std::string& now, const Json& changes) {
-    const auto a = read(with(now, {})), b = read(with(now, changes));
+    const auto a = read_model(with(now, {})), b = read_model(with(now, changes));
     ASSERT_TRUE(a.ok() && b.ok()) << a.status().message() << b.status().message();
     EXPECT_EQ(*a, *b) << changes.dump();
   };
@@ -144,14 +144,14 @@ TEST(Families, OlderFilesMeanTheSame) {
 }
 
 TEST(Families, AbsentAndNullFieldsAreTransformers) {
-  EXPECT_EQ(read(with(mistral(), {{"sliding_window", "absent"}}))->window, 4096);
-  EXPECT_TRUE(read(with(mistral(), {{"sliding_window", nullptr}}))->sliding.empty());
-  EXPECT_EQ(read(with(mistral(), {{"num_attention_heads", 8}, {"num_key_value_heads", "absent"}}))->kv_heads,
+  EXPECT_EQ(read_model(with(mistral(), {{"sliding_window", "absent"}}))->window, 4096);
+  EXPECT_TRUE(read_model(with(mistral(), {{"sliding_window", nullptr}}))->sliding.empty());
+  EXPECT_EQ(read_model(with(mistral(), {{"num_attention_heads", 8}, {"num_key_value_heads", "absent"}}))->kv_heads,
             8);
-  EXPECT_EQ(read(with(qwen3(), {{"head_dim", "absent"}}))->head_dim, 128);
-  EXPECT_EQ(read(with(gemma2(), {{"attn_logit_softcapping", "absent"}}))->attention_softcap, 50);
-  EXPECT_EQ(read(with(gemma2(), {{"final_logit_softcapping", nullptr}}))->logit_softcap, 0);
-  const auto sliding = read(with(qwen3(), {{"use_sliding_window", true},
+  EXPECT_EQ(read_model(with(qwen3(), {{"head_dim", "absent"}}))->head_dim, 128);
+  EXPECT_EQ(read_model(with(gemma2(), {{"attn_logit_softcapping", "absent"}}))->attention_softcap, 50);
+  EXPECT_EQ(read_model(with(gemma2(), {{"final_logit_softcapping", nullptr}}))->logit_softcap, 0);
+  const auto sliding = read_model(with(qwen3(), {{"use_sliding_window", true},
                                            {"sliding_window", 9},
                                            {"layer_types", "absent"},
                                            {"max_window_layers", 1}}));
@@ -161,7 +161,7 @@ TEST(Families, AbsentAndNullFieldsAreTransformers) {
 
 TEST(Families, OthersFeaturesAreRefusedByName) {
   const auto refused = [](const std::string& text, const Json& changes, const char* expected) {
-    const auto m = read(with(text, changes));
+    const auto m = read_model(with(text, changes));
     ASSERT_FALSE(m.ok()) << changes.dump();
     EXPECT_NE(m.status().message().find(expected), std::string::npos) << m.status().message();
   };
@@ -186,12 +186,12 @@ TEST(Families, OthersFeaturesAreRefusedByName) {
 
 TEST(Families, WriteWhatTheyRead) {
   for (const std::string& text : {mistral(), qwen3(), gemma2(), gemma3(), gpt2()}) {
-    const auto m = read(with(text, {}));
+    const auto m = read_model(with(text, {}));
     const std::string written = model_to_hf_json(*m);
     const auto again = model_from_hf_json(written, "again");
     ASSERT_TRUE(again.ok()) << again.status().message() << written;
     EXPECT_EQ(*again, *m) << written;
-    const auto old = read(with(written, {{"rope_parameters", "absent"}}));
+    const auto old = read_model(with(written, {{"rope_parameters", "absent"}}));
     ASSERT_TRUE(old.ok()) << old.status().message();
     EXPECT_EQ(*old, *m) << written;
   }
@@ -200,33 +200,33 @@ TEST(Families, WriteWhatTheyRead) {
 // NumPy, float32 where transformers has float32.
 TEST(Families, DynamicAndLongRope) {
   const Json dynamic = {{"rope_type", "dynamic"}, {"factor", 2.0}};
-  const auto d = read(with(mistral(), {{"rope_parameters", "absent"}, {"rope_scaling", dynamic}}));
+  const auto d = read_model(with(mistral(), {{"rope_parameters", "absent"}, {"rope_scaling", dynamic}}));
   ASSERT_TRUE(d.ok()) << d.status().message();
   const auto frequency = [&](const ModelConfig& m, size_t pair, int64_t sequence) {
     return rope_frequencies(m.rope, m.head_dim, m.max_position, sequence).inv_freq[pair];
   };
   EXPECT_EQ(frequency(*d, 7, 256),
-            frequency(*read(with(mistral(), {})), 7, 256));  // no longer than the model's
+            frequency(*read_model(with(mistral(), {})), 7, 256));  // no longer than the model's
   EXPECT_NEAR(frequency(*d, 1, 1024), 0.2394813746213913, 3e-8);
   EXPECT_NEAR(frequency(*d, 7, 1024), 4.517539491644129e-05, 1e-11);
 
   Json longrope = {{"rope_type", "longrope"}, {"original_max_position_embeddings", 128}};
   longrope["short_factor"] = std::vector<double>(8, 1.0);
   longrope["long_factor"] = {1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5};
-  const auto l = read(with(mistral(), {{"rope_parameters", "absent"}, {"rope_scaling", longrope}}));
+  const auto l = read_model(with(mistral(), {{"rope_parameters", "absent"}, {"rope_scaling", longrope}}));
   ASSERT_TRUE(l.ok()) << l.status().message();
-  EXPECT_EQ(frequency(*l, 7, 128), frequency(*read(with(mistral(), {})), 7, 128));
+  EXPECT_EQ(frequency(*l, 7, 128), frequency(*read_model(with(mistral(), {})), 7, 128));
   EXPECT_NEAR(frequency(*l, 7, 129) * 4.5, frequency(*l, 7, 128), 1e-10);
   EXPECT_NEAR(rope_attention_scaling(*l), std::sqrt(1 + std::log(256.0 / 128) / std::log(128.0)), 1e-15);
   // The original length beside the object, as files of before transformers 5 have it.
   longrope.erase("original_max_position_embeddings");
-  const auto beside = read(with(mistral(), {{"rope_parameters", "absent"},
+  const auto beside = read_model(with(mistral(), {{"rope_parameters", "absent"},
                                             {"original_max_position_embeddings", 128},
                                             {"rope_scaling", longrope}}));
   ASSERT_TRUE(beside.ok()) << beside.status().message();
   EXPECT_EQ(*beside, *l);
   longrope["long_factor"] = {1.0};
-  const auto bad = read(with(mistral(), {{"rope_parameters", "absent"}, {"rope_scaling", longrope}}));
+  const auto bad = read_model(with(mistral(), {{"rope_parameters", "absent"}, {"rope_scaling", longrope}}));
   EXPECT_EQ(bad.status().message(), "config.json: rope long_factor has 1 numbers; head_dim=16 needs 8");
 }
 

@@ -4,10 +4,10 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/json.h"
 #include "base/rng.h"
+#include "tokenizer/threads_testing.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
@@ -120,19 +120,6 @@ TEST(BpeTrainer, EqualsHuggingFaces) {
     }
   }
 }
-
-class Threads final : public Parallel {
- public:
-  int threads() const override { return 3; }
-  void run(int64_t tasks, FunctionRef<void(int64_t, int)> fn) override {
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 3; ++i)
-      threads.emplace_back([&, i] {
-        for (int64_t task = i; task < tasks; task += 3) fn(task, i);
-      });
-    for (std::thread& t : threads) t.join();
-  }
-};
 
 TEST(BpeTrainer, ThreadsCutsAndOrderOfTextsChangeNothing) {
   // Long enough to be cut into parts; lines that begin with letters and with others.

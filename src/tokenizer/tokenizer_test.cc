@@ -4,11 +4,11 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "base/test_folder.h"
+#include "tokenizer/threads_testing.h"
 #include "tokenizer/token_file.h"
 #include "tokenizer/unicode.h"
 
@@ -19,7 +19,7 @@ using nlohmann::json;
 using Ids = std::vector<int32_t>;
 
 // What Hugging Face's tokenizers made (testdata/make_cases).
-const json& oracle() {
+const json& huggingface_oracle() {
   static const json kCases = [] {
     const auto read = read_json(std::string(LIGNUM_SOURCE_DIR) + "/src/tokenizer/testdata/cases.json");
     EXPECT_TRUE(read.ok()) << read.status().message();
@@ -29,10 +29,10 @@ const json& oracle() {
 }
 
 json tokenizer_json(const std::string& name) {
-  for (const json& row : oracle()["rows"]) {
+  for (const json& row : huggingface_oracle()["rows"]) {
     if (row["name"] != name) continue;
     json j = row["tokenizer"];
-    j["model"] = oracle()["models"][row["model"].get<size_t>()];
+    j["model"] = huggingface_oracle()["models"][row["model"].get<size_t>()];
     return j;
   }
   ADD_FAILURE() << "no row " << name;
@@ -57,7 +57,7 @@ std::string unhex(const std::string& hex) {
 
 TEST(Tokenizer, GivesTheIdsAndTextsOfTheOracle) {
   size_t compared = 0;
-  for (const json& row : oracle()["rows"]) {
+  for (const json& row : huggingface_oracle()["rows"]) {
     const std::string name = row["name"];
     const Tokenizer t = of(tokenizer_json(name));
     for (const json& c : row["cases"]) {
@@ -171,19 +171,6 @@ TEST(Tokenizer, DecodeRefusesIdsWithoutAToken) {
     EXPECT_NE(text.status().message().find(std::to_string(id)), std::string::npos) << text.status().message();
   }
 }
-
-class Threads final : public Parallel {
- public:
-  int threads() const override { return 4; }
-  void run(int64_t tasks, FunctionRef<void(int64_t, int)> fn) override {
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 4; ++i)
-      threads.emplace_back([&, i] {
-        for (int64_t task = i; task < tasks; task += 4) fn(task, i);
-      });
-    for (std::thread& t : threads) t.join();
-  }
-};
 
 TEST(Tokenizer, ThreadsGiveTheSameIds) {
   for (const char* name : {"qwen", "gemma3", "a regular expression"}) {
