@@ -52,8 +52,7 @@ int run(int argc, char** argv) {
     fmt::print(stderr, "lignum: {}\n", e.what());
     return static_cast<int>(Code::user_error);
   }
-  if (outcome.status.ok())
-    return stdout_written() ? outcome.code : static_cast<int>(Code::user_error);
+  if (outcome.status.ok()) return stdout_written() ? outcome.code : static_cast<int>(Code::user_error);
   if (!outcome.said) fmt::print(stderr, "lignum: {}\n", outcome.status.message());
   return static_cast<int>(outcome.status.code());
 }

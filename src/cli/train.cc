@@ -32,7 +32,8 @@ struct TrainArguments {
   bool json = false;
 };
 
-Status run_train(const TrainArguments& a, const config::Config& config, const train::Processes& processes, int& code) {
+Status run_train(const TrainArguments& a, const config::Config& config, const train::Processes& processes,
+                 int& code) {
   train::TrainOptions options;
   options.processes = processes;
   LIGNUM_ASSIGN_OR_RETURN(const std::optional<hw::Spec> spec, find_spec(config, options.no_spec));

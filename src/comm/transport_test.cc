@@ -345,7 +345,8 @@ TEST_P(Moves, ManyIterations) {
       const auto size = static_cast<int64_t>(ranks.size());
       const int64_t rows = kind == Kind::reduce_scatter ? (count + size - 1) / size : count;
       const int64_t logical = kind == Kind::reduce_scatter ? count : count * size;
-      for (int64_t i = 0; i < count; ++i) in[i] = static_cast<int32_t>(int64_t{1000003} * t.rank() + i * 17 + k);
+      for (int64_t i = 0; i < count; ++i)
+        in[i] = static_cast<int32_t>(int64_t{1000003} * t.rank() + i * 17 + k);
       LIGNUM_RETURN_IF_ERROR(t.run({.kind = kind,
                                     .dtype = DType::i32,
                                     .in = in.data(),

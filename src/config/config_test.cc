@@ -47,9 +47,9 @@ TEST(Config, DefaultsAreMaxTextsButForTheListedExceptions) {
       exceptions.push_back(key.name);
     }
   }
-  EXPECT_EQ(exceptions, (std::vector<std::string_view>{"base_output_directory", "dataset_type", "tokenizer_type",
-                                                       "packing", "grain_worker_count", "num_vocab_tiling",
-                                                       "dtype"}));
+  EXPECT_EQ(exceptions,
+            (std::vector<std::string_view>{"base_output_directory", "dataset_type", "tokenizer_type",
+                                           "packing", "grain_worker_count", "num_vocab_tiling", "dtype"}));
 }
 
 TEST(Config, CommandLineOverFileOverDefault) {

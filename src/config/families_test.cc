@@ -146,15 +146,16 @@ TEST(Families, OlderFilesMeanTheSame) {
 TEST(Families, AbsentAndNullFieldsAreTransformers) {
   EXPECT_EQ(read_model(with(mistral(), {{"sliding_window", "absent"}}))->window, 4096);
   EXPECT_TRUE(read_model(with(mistral(), {{"sliding_window", nullptr}}))->sliding.empty());
-  EXPECT_EQ(read_model(with(mistral(), {{"num_attention_heads", 8}, {"num_key_value_heads", "absent"}}))->kv_heads,
-            8);
+  EXPECT_EQ(
+      read_model(with(mistral(), {{"num_attention_heads", 8}, {"num_key_value_heads", "absent"}}))->kv_heads,
+      8);
   EXPECT_EQ(read_model(with(qwen3(), {{"head_dim", "absent"}}))->head_dim, 128);
   EXPECT_EQ(read_model(with(gemma2(), {{"attn_logit_softcapping", "absent"}}))->attention_softcap, 50);
   EXPECT_EQ(read_model(with(gemma2(), {{"final_logit_softcapping", nullptr}}))->logit_softcap, 0);
   const auto sliding = read_model(with(qwen3(), {{"use_sliding_window", true},
-                                           {"sliding_window", 9},
-                                           {"layer_types", "absent"},
-                                           {"max_window_layers", 1}}));
+                                                 {"sliding_window", 9},
+                                                 {"layer_types", "absent"},
+                                                 {"max_window_layers", 1}}));
   ASSERT_TRUE(sliding.ok()) << sliding.status().message();
   EXPECT_EQ(sliding->sliding, (std::vector<bool>{false, true, true}));
 }
@@ -221,8 +222,8 @@ TEST(Families, DynamicAndLongRope) {
   // The original length beside the object, as files of before transformers 5 have it.
   longrope.erase("original_max_position_embeddings");
   const auto beside = read_model(with(mistral(), {{"rope_parameters", "absent"},
-                                            {"original_max_position_embeddings", 128},
-                                            {"rope_scaling", longrope}}));
+                                                  {"original_max_position_embeddings", 128},
+                                                  {"rope_scaling", longrope}}));
   ASSERT_TRUE(beside.ok()) << beside.status().message();
   EXPECT_EQ(*beside, *l);
   longrope["long_factor"] = {1.0};
