@@ -1,3 +1,4 @@
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -257,6 +258,13 @@ TEST(Glu, SameBitsInPlaceAndNanStays) {
     }
 }
 
+// Of a NaN the sign and the payload are the compiler's: which operand of a product comes first.
+void expect_same(const Buffer& got, const Buffer& expected, Isa isa) {
+  for (int64_t i = 0; i < expected.size(); ++i)
+    if (!(std::isnan(got.get(i)) && std::isnan(expected.get(i))))
+      ASSERT_EQ(got.get(i), expected.get(i)) << isa_name(isa) << " at " << i;
+}
+
 TEST(Activation, IsGluWithAGateAlone) {
   Serial serial;
   const int64_t n = 20011;
@@ -273,11 +281,10 @@ TEST(Activation, IsGluWithAGateAlone) {
         const RowKernels& k = row_kernels({isa});
         k.activation(activation, n, x.in(), y.out(), serial);
         k.glu(activation, n, x.in(), one.in(), expected.out(), serial);
-        EXPECT_EQ(std::memcmp(y.data(), expected.data(), static_cast<size_t>(y.bytes())), 0) << isa_name(isa);
+        expect_same(y, expected, isa);
         k.activation_grad(activation, n, dy.in(), x.in(), dx.out(), serial);
         k.glu_grad(activation, n, dy.in(), x.in(), one.in(), expected.out(), dup.out(), serial);
-        EXPECT_EQ(std::memcmp(dx.data(), expected.data(), static_cast<size_t>(dx.bytes())), 0)
-            << isa_name(isa);
+        expect_same(dx, expected, isa);
       }
     }
   }
