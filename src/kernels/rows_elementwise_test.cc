@@ -77,10 +77,10 @@ TEST(ElementwiseKernels, BinaryAreRoundedOnce) {
   const auto larger = [](float a, float b) { return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b); };
   const auto smaller = [](float a, float b) { return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b); };
   const std::pair<Elementwise, std::function<float(float, float)>> cases[] = {
-      {Elementwise::add, std::plus<float>()},
-      {Elementwise::sub, std::minus<float>()},
-      {Elementwise::mul, std::multiplies<float>()},
-      {Elementwise::div, std::divides<float>()},
+      {Elementwise::add, std::plus<>()},
+      {Elementwise::sub, std::minus<>()},
+      {Elementwise::mul, std::multiplies<>()},
+      {Elementwise::div, std::divides<>()},
       {Elementwise::max, larger},
       {Elementwise::min, smaller},
   };
@@ -105,9 +105,9 @@ TEST(ElementwiseKernels, BinaryAreRoundedOnce) {
 TEST(ElementwiseKernels, CompareAndSelect) {
   Serial serial;
   const std::pair<Elementwise, std::function<bool(double, double)>> cases[] = {
-      {Elementwise::eq, std::equal_to<double>()}, {Elementwise::ne, std::not_equal_to<double>()},
-      {Elementwise::lt, std::less<double>()},     {Elementwise::le, std::less_equal<double>()},
-      {Elementwise::gt, std::greater<double>()},  {Elementwise::ge, std::greater_equal<double>()},
+      {Elementwise::eq, std::equal_to<>()}, {Elementwise::ne, std::not_equal_to<>()},
+      {Elementwise::lt, std::less<>()},     {Elementwise::le, std::less_equal<>()},
+      {Elementwise::gt, std::greater<>()},  {Elementwise::ge, std::greater_equal<>()},
   };
   for (DType type : {DType::f32, DType::bf16, DType::i32}) {
     Buffer a(type, kN), b(type, kN), y(type, kN), pred(DType::pred, kN);

@@ -17,8 +17,7 @@
 #include "kernels/rows.h"
 
 // Inline: kernel_testing.h has a Buffer of its own, and both are in one binary.
-namespace lignum::kernels::testing {
-inline namespace rows {
+namespace lignum::kernels::testing::inline rows {
 
 // n elements that start `offset` elements after a 64-byte boundary; a write outside them fails the test.
 class Buffer {
@@ -126,5 +125,4 @@ struct Shape {
 inline constexpr Shape kShapes[] = {{1, 1}, {1, 37}, {3, 16}, {211, 1}, {37, 211}, {130, 64}, {2, 1031}};
 inline constexpr DType kEdges[] = {DType::f32, DType::bf16};
 
-}  // namespace rows
-}  // namespace lignum::kernels::testing
+}  // namespace lignum::kernels::testing::inline rows
