@@ -57,6 +57,12 @@ int32_t Graph::add(Node node) {
   return id;
 }
 
+std::vector<Value> Graph::results(int32_t id) const {
+  std::vector<Value> values;
+  for (int32_t r = 0; r < static_cast<int32_t>(node(id).types.size()); ++r) values.push_back({id, r});
+  return values;
+}
+
 Value Graph::param(std::string param_name, Type type) {
   Node node;
   node.kind = "param";

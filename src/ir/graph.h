@@ -149,6 +149,7 @@ class Graph {
   const Node& node(Value v) const { return node(v.node); }
   const Type& type(Value v) const { return node(v).types[static_cast<size_t>(v.index)]; }
   const std::vector<int32_t>& params() const { return params_; }
+  std::vector<Value> results(int32_t id) const;  // of node `id`, all of them
   Value param_value(int64_t i) const { return {params_[static_cast<size_t>(i)], 0}; }
   const std::string& param_name(int64_t i) const;
   std::vector<Output>& outputs() { return outputs_; }

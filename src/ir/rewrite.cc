@@ -8,9 +8,8 @@ namespace lignum::ir {
 
 int32_t copy_node(Node node, int32_t id, Graph& to, std::map<Value, Value>& map) {
   for (Value& v : node.inputs) v = map.at(v);
-  const auto results = static_cast<int32_t>(node.types.size());
   const int32_t made = to.add(std::move(node));
-  for (int32_t r = 0; r < results; ++r) map[{id, r}] = {made, r};
+  for (const Value v : to.results(made)) map[{id, v.index}] = v;
   return made;
 }
 
@@ -28,8 +27,7 @@ Graph rewrite(const Graph& from, const Visit& visit) {
     if (values.empty()) {
       Node copy = n;
       copy.inputs = inputs;
-      const int32_t made = to.add(std::move(copy));
-      for (int32_t i = 0; i < static_cast<int32_t>(n.types.size()); ++i) values.push_back({made, i});
+      values = to.results(to.add(std::move(copy)));
     }
     LIGNUM_CHECK(values.size() == n.types.size(), "rewrite of %{} = {} gave {} values", id, n.kind,
                  values.size());

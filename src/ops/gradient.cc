@@ -35,8 +35,7 @@ void walk_back(const Walk& w, int32_t begin, int32_t end) {
     Gradients grads;
     if (!w.custom || !w.custom(id, cotangents, grads)) {
       const NodeSite site(g, node);
-      Values outputs;
-      for (int32_t r = 0; r < static_cast<int32_t>(node.types.size()); ++r) outputs.push_back({id, r});
+      const Values outputs = g.results(id);
       grads = gradient(get_op(node.kind), GradCall{w.build, site.site, node.inputs, outputs, cotangents});
     }
     LIGNUM_CHECK(grads.size() == node.inputs.size(), "{}: {} gradients for {} inputs", node.kind,

@@ -87,11 +87,7 @@ Values Builder::add_all(std::string_view kind, Values inputs, Attrs attrs) {
   node.types = std::move(types).value();
   node.tag = tag;
   node.origin = origin;
-  const auto results = static_cast<int32_t>(node.types.size());
-  const int32_t id = graph_.add(std::move(node));
-  Values out;
-  for (int32_t r = 0; r < results; ++r) out.push_back({id, r});
-  return out;
+  return graph_.results(graph_.add(std::move(node)));
 }
 
 Value Builder::elementwise(std::string_view fn, Values inputs) {

@@ -43,9 +43,9 @@ Graph stack_everything(const Graph& forward) {
         }
         scan.attrs = ir::scan_attrs(s);
         scan.body = std::move(body);
-        const int32_t made = to.add(std::move(scan));
-        std::vector<Value> out;
-        for (int32_t r = 0; r < static_cast<int32_t>(node.types.size()); ++r) out.push_back({made, r});
+        // Its own results come first; what is stacked besides has no reader yet.
+        std::vector<Value> out = to.results(to.add(std::move(scan)));
+        out.resize(node.types.size());
         return out;
       });
 }
@@ -238,11 +238,7 @@ Graph mark_weight_gradients(const Graph& g, int32_t forward_end) {
         Node n = node;
         n.inputs.assign(inputs.begin(), inputs.end());
         n.tag.role = Role::wgrad;
-        const auto results = static_cast<int32_t>(n.types.size());
-        const int32_t made = to.add(std::move(n));
-        std::vector<Value> out;
-        for (int32_t r = 0; r < results; ++r) out.push_back({made, r});
-        return out;
+        return to.results(to.add(std::move(n)));
       });
 }
 

@@ -60,12 +60,9 @@ Graph sink_converts(const Graph& from) {
         ops::Builder b(to);
         b.tag = node.tag;
         b.origin = node.origin;
-        const int32_t made = to.add(std::move(scan));
-        std::vector<Value> out;
-        for (size_t r = 0; r < node.types.size(); ++r) {
-          const Value v{made, static_cast<int32_t>(r)};
-          out.push_back(narrowed[r] ? b.convert(v, DType::f32) : v);
-        }
+        std::vector<Value> out = to.results(to.add(std::move(scan)));
+        for (size_t r = 0; r < out.size(); ++r)
+          if (narrowed[r]) out[r] = b.convert(out[r], DType::f32);
         return out;
       });
 }
@@ -108,11 +105,7 @@ Graph fuse_pairs(const Graph& from) {
         } else {
           return {};
         }
-        const auto results = static_cast<int32_t>(n.types.size());
-        const int32_t made = to.add(std::move(n));
-        std::vector<Value> out;
-        for (int32_t r = 0; r < results; ++r) out.push_back({made, r});
-        return out;
+        return to.results(to.add(std::move(n)));
       });
 }
 

@@ -251,11 +251,7 @@ Graph remat(const Graph& step, const RematPolicy& policy) {
         (void)inputs;
         LIGNUM_CHECK(id == static_cast<int32_t>(to.nodes().size()), "nodes moved: {} became {}", id,
                      to.nodes().size());
-        const auto results = static_cast<int32_t>(rebuilt->types.size());
-        const int32_t made = to.add(std::move(*rebuilt));
-        std::vector<Value> out;
-        for (int32_t r = 0; r < results; ++r) out.push_back({made, r});
-        return out;
+        return to.results(to.add(std::move(*rebuilt)));
       }));
 }
 
