@@ -1,5 +1,5 @@
-// What glu and glu_grad share: the activations, x s(z(x)) with s the logistic function (kernels/rows.h), and
-// the shapes of their cases.
+// What glu, activation and their gradients share: the activations, x s(z(x)) with s the logistic function
+// (kernels/rows.h), and the shapes of their cases.
 #pragma once
 
 #include <array>

@@ -2,6 +2,7 @@
 //   dx = rstd * (dy * scale - xhat * mean(dy * scale * xhat)),   dscale = sum over rows of dy * xhat
 //   dy, x [..., d], scale [d], rstd [...] f32 -> dx like x, dscale like scale
 #include "ops/facets.h"
+#include "ops/rms_norm/norm_cases.h"
 
 namespace lignum::ops {
 namespace {
@@ -84,28 +85,10 @@ struct RmsNormGrad {
   static constexpr ByDecomposition emit{};
 
   static std::vector<Case> cases() {
-    constexpr DType f32 = DType::f32, bf16 = DType::bf16;
-    const auto make = [](std::string name, DType dtype, Dims dims, DType scale, bool bench = false) {
-      const int64_t d = dims.back();
-      const Dims rows = without_last(dims);
-      return Case{
-          std::move(name),
-          {tensor(dtype, dims), tensor(dtype, dims), tensor(scale, {d}), tensor(f32, rows, Fill::positive)},
-          {},
-          1,
-          bench};
-    };
-    return {
-        make("one_row", f32, {1, 16}, f32),
-        make("one_element", f32, {3, 1}, f32),
-        make("odd", f32, {3, 5, 37}, f32),
-        make("misaligned", f32, {2, 211}, f32),
-        make("many_rows", f32, {131, 6}, f32),
-        make("bf16", bf16, {6, 37}, bf16),
-        make("bf16_f32_scale", bf16, {2, 2, 64}, f32),
-        make("empty", f32, {0, 5}, f32),
-        make("bench", bf16, {2048, 4096}, f32, true),
-    };
+    return norm_cases({}, [](DType dtype, const Dims& dims, DType scale) {
+      return std::vector<CaseInput>{tensor(dtype, dims), tensor(dtype, dims), tensor(scale, {dims.back()}),
+                                    tensor(DType::f32, without_last(dims), Fill::positive)};
+    });
   }
 };
 
