@@ -10,7 +10,6 @@ namespace lignum::kernels {
 namespace {
 
 using testing::Buffer;
-using testing::TestPool;
 using testing::Workspace;
 using testing::Worst;
 
@@ -77,13 +76,13 @@ struct Case {
   void forward(Choice choice, int threads = 1) {
     ASSERT_TRUE(attention_supported(x).ok()) << attention_supported(x).message();
     Workspace workspace(attention_workspace(x, threads));
-    TestPool pool(threads);
+    TestThreads pool(threads);
     attention(choice, x, q.data(), k.data(), v.data(), out.data(), lse.floats(), workspace.data(), pool,
               segments.empty() ? nullptr : segments.data());
   }
   void backward(Choice choice, int threads = 1) {
     Workspace workspace(attention_grad_workspace(x, threads));
-    TestPool pool(threads);
+    TestThreads pool(threads);
     attention_grad(choice, x, dout.data(), q.data(), k.data(), v.data(), out.data(), lse.floats(), dq.data(),
                    dk.data(), dv.data(), workspace.data(), pool,
                    segments.empty() ? nullptr : segments.data());

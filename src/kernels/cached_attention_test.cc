@@ -10,7 +10,6 @@ namespace lignum::kernels {
 namespace {
 
 using testing::Buffer;
-using testing::TestPool;
 using testing::Workspace;
 
 struct Shape {
@@ -71,7 +70,7 @@ Buffer run(Isa isa, const Shape& s, const Inputs& in, int threads) {
   EXPECT_TRUE(cached_rows_fit(s.batch, s.tokens, s.capacity, s.start.data(), s.count.data()).ok());
   Buffer out(s.dtype, in.q.count(), 1);
   Workspace workspace(cached_attention_workspace(x, threads));
-  TestPool pool(threads);
+  TestThreads pool(threads);
   cached_attention(Choice{isa}, x, in.q.data(), in.k.data(), in.v.data(), s.start.data(), s.count.data(),
                    out.data(), workspace.data(), pool);
   return out;

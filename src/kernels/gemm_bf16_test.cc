@@ -15,7 +15,6 @@ namespace lignum::kernels {
 namespace {
 
 using testing::Buffer;
-using testing::TestPool;
 using testing::Workspace;
 using testing::Worst;
 
@@ -64,7 +63,7 @@ struct Case {
   void run(Bf16Dot dot, int threads = 1) {
     ASSERT_TRUE(gemm_supported(g).ok()) << gemm_supported(g).message();
     Workspace workspace(gemm_workspace(g, threads));
-    TestPool pool(threads);
+    TestThreads pool(threads);
     gemm(Choice{Isa::avx512, dot}, g, a.data(), b.data(), c.data(), workspace.data(), pool);
   }
 };
@@ -158,7 +157,7 @@ TEST_P(GemmBf16InWay, BatchIsTheMatricesOneByOne) {
     a.fill_normal(3);
     b.fill_normal(4);
     Workspace workspace(gemm_workspace(g, threads));
-    TestPool pool(threads);
+    TestThreads pool(threads);
     gemm(Choice{Isa::avx512, GetParam()}, g, a.data(), b.data(), c.data(), workspace.data(), pool);
     for (int64_t i = 0; i < g.batch; ++i) {
       Case one(make(37, 41, 60, kLayouts[1], DType::f32));
@@ -225,7 +224,7 @@ TEST_P(GemmBf16InWay, OtherOperandsAreTakenAsByFma) {
   a.fill_normal(1);
   b.fill_normal(2);
   Workspace workspace(gemm_workspace(g, 1));
-  TestPool pool(1);
+  TestThreads pool(1);
   gemm(Choice{Isa::avx512, GetParam()}, g, a.data(), b.data(), c.data(), workspace.data(), pool);
   gemm(Choice{Isa::avx512}, g, a.data(), b.data(), want.data(), workspace.data(), pool);
   EXPECT_TRUE(c.same_bits(want));

@@ -12,7 +12,6 @@ namespace lignum::kernels {
 namespace {
 
 using testing::Buffer;
-using testing::TestPool;
 using testing::Workspace;
 using testing::Worst;
 
@@ -52,7 +51,7 @@ void fill(const Gemm& g, Buffer& a, Buffer& b) {
 void run(Isa isa, const Gemm& g, const Buffer& a, const Buffer& b, Buffer& c, int threads = 1) {
   ASSERT_TRUE(gemm_supported(g).ok()) << gemm_supported(g).message();
   Workspace workspace(gemm_workspace(g, threads));
-  TestPool pool(threads);
+  TestThreads pool(threads);
   gemm(Choice{isa}, g, a.data(), b.data(), c.data(), workspace.data(), pool);
 }
 

@@ -1,43 +1,22 @@
-// What the kernels' tests share: a thread pool, buffers at odd addresses, dtype access.
+// What the kernels' tests share: buffers at odd addresses, dtype access.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "base/test_threads.h"
 #include "kernels/isa.h"
 
 namespace lignum::kernels::testing {
-
-// Threads made anew for each run: slow, and no two runs hand out tasks alike.
-class TestPool final : public Parallel {
- public:
-  explicit TestPool(int threads) : threads_(threads) {}
-  int threads() const override { return threads_; }
-  void run(int64_t tasks, FunctionRef<void(int64_t, int)> fn) override {
-    std::atomic<int64_t> next = 0;
-    const auto drain = [&](int thread) {
-      for (int64_t t = next++; t < tasks; t = next++) fn(t, thread);
-    };
-    std::vector<std::thread> others;
-    for (int t = 1; t < threads_; ++t) others.emplace_back(drain, t);
-    drain(0);
-    for (std::thread& t : others) t.join();
-  }
-
- private:
-  int threads_;
-};
 
 // count elements of a dtype, `skew` elements past an address aligned to 64; exact size, so that
 // AddressSanitizer sees an access beyond the end.

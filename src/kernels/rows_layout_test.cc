@@ -38,7 +38,7 @@ void fill_counting(Buffer& b) {
 }
 
 TEST(Transpose, EveryPermutation) {
-  testing::Threads threads(2);
+  TestThreads threads(2);
   for (const Dims& shape : {Dims{}, Dims{5}, Dims{37, 70}, Dims{3, 1, 41}, Dims{2, 3, 4, 5}, Dims{33, 2, 35},
                             Dims{2, 3, 1, 2, 3, 2}, Dims{4, 0, 3}}) {
     std::vector<int> perm(shape.size());
@@ -67,7 +67,7 @@ TEST(Transpose, EveryPermutation) {
 }
 
 TEST(Broadcast, RepeatsAlongNewAndUnitDims) {
-  testing::Threads threads(2);
+  TestThreads threads(2);
   struct Case {
     Dims in;
     std::vector<int> dims;
@@ -98,7 +98,7 @@ TEST(Broadcast, RepeatsAlongNewAndUnitDims) {
 
 // The order is part of the contract: f32 in blocks of kReduceBlock terms, double over blocks.
 TEST(Reduce, EverySubsetOfDimsInTheStatedOrder) {
-  testing::Threads threads(2);
+  TestThreads threads(2);
   const RowKernels& k = row_kernels({best_isa()});
   for (const Dims& shape : {Dims{}, Dims{211}, Dims{130, 70}, Dims{3, 1, 41}, Dims{5, 16, 9, 4},
                             Dims{2, 3, 1, 2, 3, 2}, Dims{3, 0}}) {
@@ -166,7 +166,7 @@ TEST(Reduce, SameBits) {
 }
 
 TEST(IotaAndFill, CountAndRepeat) {
-  testing::Threads threads(2);
+  TestThreads threads(2);
   const Dims shape = {3, 41, 307};
   for (DType type : {DType::i32, DType::f32, DType::bf16}) {
     for (int dim = 0; dim < 3; ++dim) {

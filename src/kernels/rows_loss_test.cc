@@ -279,7 +279,7 @@ TEST(SumSquares, AgreesWithDoubleWithTheSameBits) {
 }
 
 TEST(FindNonfinite, IsTheFirst) {
-  testing::Threads threads(3);
+  TestThreads threads(3);
   for (DType type : kEdges) {
     const int64_t n = 3 * kElementBlock + 37;
     Buffer x(type, n, 1);

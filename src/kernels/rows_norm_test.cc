@@ -268,7 +268,7 @@ TEST(AddBias, IsOneRoundedAddition) {
 
 // The order is part of the contract: f32 in a block of kRowBlock rows, double over blocks.
 TEST(SumRows, HasTheStatedOrder) {
-  testing::Threads threads(2);
+  TestThreads threads(2);
   for (DType type : kEdges) {
     for (DType out_type : kEdges) {
       for (auto [n, d] : kShapes) {

@@ -1,19 +1,18 @@
-// What the tests of the row kernels share: buffers with guards, a Parallel of real threads, and the bit
+// What the tests of the row kernels share: buffers with guards, and the bit
 // contract.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "base/test_threads.h"
 #include "kernels/rows.h"
 
 // Inline: kernel_testing.h has a Buffer of its own, and both are in one binary.
@@ -79,32 +78,12 @@ class Buffer {
   std::vector<uint8_t> bytes_;
 };
 
-// Threads that take tasks as they come.
-class Threads final : public Parallel {
- public:
-  explicit Threads(int threads) : threads_(threads) {}
-  int threads() const override { return threads_; }
-  void run(int64_t tasks, FunctionRef<void(int64_t, int)> fn) override {
-    std::atomic<int64_t> next = tasks;  // downwards: the last task is not the last to end
-    std::vector<std::thread> team;
-    for (int thread = 0; thread < threads_; ++thread) {
-      team.emplace_back([&, thread] {
-        for (int64_t task = --next; task >= 0; task = --next) fn(task, thread);
-      });
-    }
-    for (std::thread& t : team) t.join();
-  }
-
- private:
-  int threads_;
-};
-
 // fn(kernels, parallel, offset) -> the bits of all outputs, with buffers made at `offset`. They must be the
 // same for each ISA of this machine, one thread and three, aligned and misaligned.
 template <class F>
 void expect_same_bits(F fn) {
   Serial serial;
-  Threads threads(3);
+  TestThreads threads(3);
   const std::string golden = fn(row_kernels({Isa::scalar}), serial, 0);
   for (Isa isa : available_isas()) {
     for (Parallel* parallel : {static_cast<Parallel*>(&serial), static_cast<Parallel*>(&threads)}) {

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "base/rng.h"
-#include "tokenizer/threads_testing.h"
+#include "base/test_threads.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
@@ -126,7 +126,7 @@ TEST(BpeTrainer, ThreadsCutsAndOrderOfTextsChangeNothing) {
   std::string text = random_text(3, 2 << 20, "abcdefgh \n'.1");
   const BpeTrainerOptions options{.vocab_size = 300, .scanner = Scanner::llama3};
   const std::string other = "another text, and another";
-  Threads pool;
+  TestThreads pool(3);
   const auto threaded = train_bpe(std::vector<std::string_view>{other, text}, options, pool);
   const TrainedBpe one = trained({text, other}, options);
   EXPECT_EQ(threaded->tokens, one.tokens);

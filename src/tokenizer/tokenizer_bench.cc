@@ -8,46 +8,25 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/file.h"
+#include "base/test_threads.h"
 #include "tokenizer/tokenizer.h"
 
 namespace {
 
 using namespace lignum;
 
-// Threads that take the next record as they come: what a loader does, without its room.
-class Threads final : public Parallel {
- public:
-  explicit Threads(int threads) : threads_(threads) {}
-  int threads() const override { return threads_; }
-  void run(int64_t tasks, FunctionRef<void(int64_t, int)> fn) override {
-    std::atomic<int64_t> next = 0;
-    std::vector<std::thread> threads;
-    for (int i = 0; i < threads_; ++i) {
-      threads.emplace_back([&, i] {
-        for (int64_t task = next++; task < tasks; task = next++) fn(task, i);
-      });
-    }
-    for (std::thread& t : threads) t.join();
-  }
-
- private:
-  int threads_;
-};
-
 Status run(int argc, char** argv) {
   if (argc < 4)
     return user_error("tokenizer_bench TOKENIZER RECORDS IDS [ROUNDS [THREADS [PATTERN [special|text]]]]");
   const int rounds = argc > 4 ? std::atoi(argv[4]) : 1;
-  Threads pool(argc > 5 ? std::max(1, std::atoi(argv[5])) : 1);
+  TestThreads pool(argc > 5 ? std::max(1, std::atoi(argv[5])) : 1);
   const bool special = argc <= 7 || std::string_view(argv[7]) != "text";
   LIGNUM_ASSIGN_OR_RETURN(const tokenizer::TiktokenKind ranks,
                           tokenizer::tiktoken_kind(argc > 6 ? argv[6] : "llama3"));

@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/test_folder.h"
-#include "tokenizer/threads_testing.h"
+#include "base/test_threads.h"
 #include "tokenizer/token_file.h"
 #include "tokenizer/unicode.h"
 
@@ -179,7 +179,7 @@ TEST(Tokenizer, ThreadsGiveTheSameIds) {
     for (int i = 0; i < 64; ++i)
       texts.push_back(fmt::format("the text {} of {} \u4f60\u597d e\u0301", i, i * i));
     const std::vector<std::string_view> views(texts.begin(), texts.end());
-    Threads pool;
+    TestThreads pool(4);
     Serial serial;
     const auto all = t.encode_all(views, {}, pool);
     ASSERT_TRUE(all.ok());
