@@ -24,7 +24,6 @@ using config::ModelConfig;
 
 constexpr const char* kConfig = "config.json";
 constexpr const char* kWeights = "model.safetensors";
-constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 
 // Elements [begin, begin + count) of a Hugging Face tensor; both multiples of its last dim.
@@ -77,9 +76,9 @@ Status write_config(const ModelConfig& model, const std::string& to, DType dtype
 }
 
 Result<Converted> from_folder(const std::string& from, const std::string& to, DType dtype) {
-  constexpr std::array kCopied = {kTokenizer,
+  constexpr std::array kCopied = {tokenizer::kFileName,
                                   kTokenizerConfig,
-                                  "tokenizer.model",
+                                  tokenizer::kModelFileName,
                                   "generation_config.json",
                                   "special_tokens_map.json",
                                   "added_tokens.json",
@@ -103,7 +102,7 @@ Result<Converted> from_folder(const std::string& from, const std::string& to, DT
     if (!path_exists(path)) continue;
     LIGNUM_ASSIGN_OR_RETURN(const std::string text, read_text(path, uint64_t{256} << 20));
     LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(to, name), text));
-    done.tokenizer = done.tokenizer || name == kTokenizer;
+    done.tokenizer = done.tokenizer || name == tokenizer::kFileName;
   }
   LIGNUM_RETURN_IF_ERROR(write_config(model, to, dtype));
   return done;
@@ -155,7 +154,7 @@ Result<Converted> from_gguf(const std::string& from, const std::string& to, DTyp
     return {};
   };
   LIGNUM_RETURN_IF_ERROR(write_weights(model, to, dtype, read, done));
-  LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(to, kTokenizer), tokens.tokenizer));
+  LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(to, tokenizer::kFileName), tokens.tokenizer));
   LIGNUM_RETURN_IF_ERROR(write_file_atomic(join_path(to, kTokenizerConfig), tokens.config));
   LIGNUM_RETURN_IF_ERROR(write_config(model, to, dtype));
   return done;

@@ -5,11 +5,13 @@
 
 #include "base/text.h"
 #include "convert/gguf_model.h"
+#include "tokenizer/json_writer.h"
 
 namespace lignum::convert {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using tokenizer::byte_level, tokenizer::isolating_split;
 using Texts = std::vector<std::string_view>;
 
 // Of the file's token_type.
@@ -22,13 +24,6 @@ enum TokenType : int64_t {
   kByte = 6
 };
 
-Json byte_level(bool use_regex) {
-  return {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
-}
-Json split(const char* pattern) {
-  return {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
-}
 Json sequence(const Json& first, const Json& then) {
   return {{"type", "Sequence"}, {"pretokenizers", Json::array({first, then})}};
 }
@@ -40,8 +35,9 @@ Json pre_tokenizer(std::string_view name) {
   if (name == "smollm") return sequence({{"type", "Digits"}, {"individual_digits", true}}, byte_level(true));
   if (name == "llama-bpe")
     return sequence(
-        split(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
-              R"(\s*[\r\n]+|\s+(?!\S)|\s+)"),
+        isolating_split(
+            R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+            R"(\s*[\r\n]+|\s+(?!\S)|\s+)"),
         byte_level(false));
   return {};
 }
@@ -105,13 +101,7 @@ Result<TokenizerFiles> tokenizer_from_gguf(const GgufReader& file) {
                         shown(tokens[id]));
     vocab.push_back({std::string(tokens[id]), id});
     if (type != kControl && type != kUserDefined && type != kUnknown) continue;
-    added.push_back({{"id", id},
-                     {"content", tokens[id]},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", type != kUserDefined}});
+    added.push_back(tokenizer::added_token(static_cast<int64_t>(id), tokens[id], type != kUserDefined));
   }
   Json post = byte_level(true);
   if (adds_bos.value_or(false)) {
@@ -129,25 +119,8 @@ Result<TokenizerFiles> tokenizer_from_gguf(const GgufReader& file) {
              {{std::string(token),
                {{"id", token}, {"ids", Json::array({*bos})}, {"tokens", Json::array({token})}}}}}};
   }
-  const Json json = {{"version", "1.0"},
-                     {"truncation", nullptr},
-                     {"padding", nullptr},
-                     {"added_tokens", std::move(added)},
-                     {"normalizer", nullptr},
-                     {"pre_tokenizer", split_by},
-                     {"post_processor", std::move(post)},
-                     {"decoder", byte_level(true)},
-                     {"model",
-                      {{"type", "BPE"},
-                       {"dropout", nullptr},
-                       {"unk_token", nullptr},
-                       {"continuing_subword_prefix", nullptr},
-                       {"end_of_word_suffix", nullptr},
-                       {"fuse_unk", false},
-                       {"byte_fallback", false},
-                       {"ignore_merges", pre == "llama-bpe"},
-                       {"vocab", std::move(vocab)},
-                       {"merges", merges}}}};
+  const Json json = tokenizer::byte_level_bpe(std::move(added), split_by, std::move(post), std::move(vocab),
+                                              merges, pre == "llama-bpe");
   LIGNUM_ASSIGN_OR_RETURN(std::string config, config_of(file, tokens));
   return TokenizerFiles{json.dump(2) + "\n", std::move(config)};
 }

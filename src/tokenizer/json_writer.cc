@@ -11,16 +11,10 @@ namespace {
 
 using Ordered = nlohmann::ordered_json;
 
-Ordered byte_level(bool use_regex) {
-  return {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
-}
-
 Ordered pre_tokenizer(std::string_view expression) {
   if (expression.empty()) return byte_level(true);
-  const Ordered split = {
-      {"type", "Split"}, {"pattern", {{"Regex", expression}}}, {"behavior", "Isolated"}, {"invert", false}};
-  return {{"type", "Sequence"}, {"pretokenizers", Ordered::array({split, byte_level(false)})}};
+  return {{"type", "Sequence"},
+          {"pretokenizers", Ordered::array({isolating_split(expression), byte_level(false)})}};
 }
 
 Ordered post_processor(const ByteLevelFile& file) {
@@ -44,41 +38,54 @@ Ordered post_processor(const ByteLevelFile& file) {
 
 }  // namespace
 
+Ordered byte_level(bool use_regex) {
+  return {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
+}
+
+Ordered isolating_split(std::string_view regex) {
+  return {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}};
+}
+
+Ordered added_token(int64_t id, std::string_view text, bool special) {
+  return {{"id", id},        {"content", text},     {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", special}};
+}
+
+Ordered byte_level_bpe(Ordered added_tokens, Ordered pre_tokenizer, Ordered post_processor, Ordered vocab,
+                       Ordered merges, bool ignore_merges) {
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", std::move(added_tokens)},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", std::move(pre_tokenizer)},
+          {"post_processor", std::move(post_processor)},
+          {"decoder", byte_level(true)},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"ignore_merges", ignore_merges},
+            {"vocab", std::move(vocab)},
+            {"merges", std::move(merges)}}}};
+}
+
 std::string to_json(const ByteLevelFile& file) {
   Ordered added = Ordered::array(), merges = Ordered::array();
-  for (const SpecialToken& special : file.specials) {
-    added.push_back({{"id", special.id},
-                     {"content", special.text},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
-  }
+  for (const SpecialToken& special : file.specials)
+    added.push_back(added_token(special.id, special.text, true));
   Ordered::object_t vocab;
   for (size_t i = 0; i < file.tokens.size(); ++i)
     if (!file.tokens[i].empty()) vocab.Container::emplace_back(file.tokens[i], i);  // no look-up: each is new
   for (const auto& [left, right] : file.merges)
     merges.push_back({file.tokens[static_cast<size_t>(left)], file.tokens[static_cast<size_t>(right)]});
-  const Ordered root = {{"version", "1.0"},
-                        {"truncation", nullptr},
-                        {"padding", nullptr},
-                        {"added_tokens", std::move(added)},
-                        {"normalizer", nullptr},
-                        {"pre_tokenizer", pre_tokenizer(file.expression)},
-                        {"post_processor", post_processor(file)},
-                        {"decoder", byte_level(true)},
-                        {"model",
-                         {{"type", "BPE"},
-                          {"dropout", nullptr},
-                          {"unk_token", nullptr},
-                          {"continuing_subword_prefix", nullptr},
-                          {"end_of_word_suffix", nullptr},
-                          {"fuse_unk", false},
-                          {"byte_fallback", false},
-                          {"ignore_merges", file.ignore_merges},
-                          {"vocab", std::move(vocab)},
-                          {"merges", std::move(merges)}}}};
+  const Ordered root = byte_level_bpe(std::move(added), pre_tokenizer(file.expression), post_processor(file),
+                                      std::move(vocab), std::move(merges), file.ignore_merges);
   return root.dump(1) + "\n";
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,5 +25,15 @@ struct ByteLevelFile {
 };
 
 std::string to_json(const ByteLevelFile& file);
+
+// The file's parts, for whoever brings others beside them.
+nlohmann::ordered_json byte_level(bool use_regex);               // pre-tokeniser, post-processor or decoder
+nlohmann::ordered_json isolating_split(std::string_view regex);  // pre-tokeniser
+nlohmann::ordered_json added_token(int64_t id, std::string_view text, bool special);
+// merges: pairs, or texts with a space between.
+nlohmann::ordered_json byte_level_bpe(nlohmann::ordered_json added_tokens,
+                                      nlohmann::ordered_json pre_tokenizer,
+                                      nlohmann::ordered_json post_processor, nlohmann::ordered_json vocab,
+                                      nlohmann::ordered_json merges, bool ignore_merges);
 
 }  // namespace lignum::tokenizer
