@@ -1,12 +1,8 @@
 // The report of a run in a browser: what is drawn, and where, against the run's own files.
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <map>
 
+#include "process.h"
 #include "runs.h"
 
 namespace lignum::testing {
@@ -14,10 +10,8 @@ namespace {
 
 // The browser's output, or nothing where there is none on this machine.
 std::optional<std::string> dump_dom(const TestFolder& folder, const std::string& page) {
-  const std::string out = folder / "dom.html", log = folder / "browser.log";
   // A profile and a home of its own; --no-sandbox because tests may run as root.
-  std::vector<std::string> words = {"env",
-                                    "HOME=" + folder.path(),
+  std::vector<std::string> words = {"HOME=" + folder.path(),
                                     "timeout",
                                     "120",
                                     "chromium",
@@ -31,23 +25,11 @@ std::optional<std::string> dump_dom(const TestFolder& folder, const std::string&
                                     "--timeout=20000",
                                     "--dump-dom",
                                     "file://" + page};
-  std::vector<char*> argv;
-  for (std::string& w : words) argv.push_back(w.data());
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 1, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  posix_spawn_file_actions_addopen(&actions, 2, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  pid_t pid = -1;
-  EXPECT_EQ(::posix_spawn(&pid, "/usr/bin/env", &actions, nullptr, argv.data(), environ), 0);
-  posix_spawn_file_actions_destroy(&actions);
-  int status = 0;
-  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+  const Ended browser = Process(folder, std::move(words), "/usr/bin/env").wait();
   constexpr int kNotFound = 127;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kNotFound) return {};
-  const Result<std::string> said = read_text(log);
-  EXPECT_EQ(status, 0) << (said.ok() ? *said : said.status().message());
-  return read_text(out).value();
+  if (browser.code == kNotFound) return {};
+  EXPECT_EQ(browser.code, 0) << browser.err;
+  return browser.out;
 }
 
 // Goes first in the page: keeps every error, warning and refused access.

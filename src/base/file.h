@@ -14,6 +14,11 @@
 
 namespace lignum {
 
+// The same bytes as characters.
+inline std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 // A whole file mapped read-only. The bytes live as long as the object. Reading one that another process has
 // shortened meanwhile ends the process with its name (base/mapped_fault.h): publish files by rename.
 class MappedFile {

@@ -24,10 +24,6 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64);
 
-std::string_view view(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // Whether the file is what `want`, but for the ids' number and hash, says.
 bool holds(const MappedFile& file, Header want) {
   Header header;
@@ -62,15 +58,15 @@ Result<TokenFile> TokenFile::open(const std::string& path, const Tokenizer& toke
   LIGNUM_ASSIGN_OR_RETURN(const MappedFile text, MappedFile::open(path));
   Header header;
   header.tokenizer = tokenizer_hash;
-  header.text = hash128(view(text.bytes()));
+  header.text = hash128(as_text(text.bytes()));
   header.text_bytes = static_cast<int64_t>(text.bytes().size());
   const std::string name =
-      join_path(folder, hex(hash128(view(std::as_bytes(std::span(&header, 1))))) + ".ids");
+      join_path(folder, hex(hash128(as_text(std::as_bytes(std::span(&header, 1))))) + ".ids");
   if (path_exists(name)) {
     LIGNUM_ASSIGN_OR_RETURN(MappedFile kept, MappedFile::open(name));
     if (holds(kept, header)) return TokenFile(std::move(kept), header.text_bytes);
   }
-  const Result<std::vector<int32_t>> ids = tokenizer.encode(view(text.bytes()));
+  const Result<std::vector<int32_t>> ids = tokenizer.encode(as_text(text.bytes()));
   if (!ids.ok()) return ids.status().with_context(path);
   header.count = static_cast<int64_t>(ids->size());
   header.ids_hash = XXH3_64bits(ids->data(), ids->size() * sizeof(int32_t));

@@ -16,10 +16,6 @@ struct Header {
 };
 static_assert(sizeof(Header) == 80);
 
-tokenizer::Hash128 hash_of(std::span<const std::byte> bytes) {
-  return tokenizer::hash128({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-}
-
 }  // namespace
 
 Result<DocumentFile> DocumentFile::open(const std::string& path) {
@@ -39,7 +35,8 @@ Result<DocumentFile> DocumentFile::open(const std::string& path) {
   if (header.documents < 0 || header.ids < 0 || header.documents > space / 8 || header.ids > space / 4 ||
       header.documents * 8 + header.ids * 4 != space)
     return damaged("its size is not what its header says");
-  if (hash_of(body) != header.body) return damaged("its content is not what its header says");
+  if (tokenizer::hash128(as_text(body)) != header.body)
+    return damaged("its content is not what its header says");
   DocumentFile file(std::move(mapped), {header.tokenizer, header.text, header.text_bytes});
   file.ends_ = {reinterpret_cast<const int64_t*>(body.data()), static_cast<size_t>(header.documents)};
   file.ids_ = {reinterpret_cast<const int32_t*>(body.data() + header.documents * 8),
@@ -65,7 +62,7 @@ Status DocumentFile::write(const std::string& path, const Source& source, std::s
   header.text_bytes = source.text_bytes;
   header.documents = static_cast<int64_t>(ends.size());
   header.ids = static_cast<int64_t>(ids.size());
-  header.body = hash_of(std::span<const std::byte>(bytes).subspan(sizeof(Header)));
+  header.body = tokenizer::hash128(as_text(std::span<const std::byte>(bytes).subspan(sizeof(Header))));
   std::memcpy(bytes.data(), &header, sizeof(header));
   return write_file_atomic(path, bytes);
 }

@@ -18,10 +18,6 @@ struct Shard {
   int bytes = 2;  // of an id
 };
 
-std::string_view characters(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // What stands after 'key': in the dictionary of a .npy header.
 std::string_view npy_field(std::string_view header, std::string_view key) {
   const size_t at = header.find(fmt::format("'{}':", key));
@@ -33,7 +29,7 @@ std::string_view npy_field(std::string_view header, std::string_view key) {
 
 // NumPy's format, versions 1 to 3: magic, version, length of the header, a Python dictionary.
 Result<Shard> npy_shard(std::span<const std::byte> bytes, const std::string& path) {
-  const std::string_view text = characters(bytes);
+  const std::string_view text = as_text(bytes);
   if (text.size() < 12 || !text.starts_with("\x93NUMPY")) return user_error("{}: no .npy file", path);
   const int version = std::to_integer<int>(bytes[6]);
   const size_t prefix = version == 1 ? 10 : 12;

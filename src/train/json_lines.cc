@@ -6,16 +6,13 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "exec/thread_pool.h"
 
 namespace lignum::train {
 namespace {
-
-std::string_view view(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 Result<std::string> text_of(std::string_view line, const std::string& what, const std::string& field) {
   LIGNUM_ASSIGN_OR_RETURN(nlohmann::json object, parse_json(line, what));
@@ -107,7 +104,7 @@ Result<DocumentFile> json_lines(const std::string& path, const std::string& fiel
   LIGNUM_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
   DocumentFile::Source source;
   if (tokenizer) source.tokenizer = tokenizer->hash;
-  const tokenizer::Hash128 content = tokenizer::hash128(view(file.bytes()));
+  const tokenizer::Hash128 content = tokenizer::hash128(as_text(file.bytes()));
   source.text = tokenizer::hash128(tokenizer::hex(content) + " " + field);
   const std::string name = join_path(
       folder, fmt::format("{}-{}.docs", tokenizer::hex(source.text), tokenizer::hex(source.tokenizer)));
@@ -118,7 +115,7 @@ Result<DocumentFile> json_lines(const std::string& path, const std::string& fiel
   }
   LIGNUM_ASSIGN_OR_RETURN(const auto pool, exec::ThreadPool::create(threads));
   Encoder encoder(tokenizer, *pool);
-  LIGNUM_RETURN_IF_ERROR(encode(view(file.bytes()), path, field, encoder));
+  LIGNUM_RETURN_IF_ERROR(encode(as_text(file.bytes()), path, field, encoder));
   source.text_bytes = encoder.text_bytes();
   LIGNUM_RETURN_IF_ERROR(make_directories(folder));
   LIGNUM_RETURN_IF_ERROR(DocumentFile::write(name, source, encoder.ends(), encoder.ids()));
