@@ -6,14 +6,13 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
 
 #include "base/file.h"
 #include "base/test_folder.h"
-
-extern char** environ;
 
 namespace lignum::testing {
 

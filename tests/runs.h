@@ -57,7 +57,7 @@ base_output_directory: "{0}/runs"
   }
 
   Result<train::TrainSummary> train(const std::string& name, std::vector<std::string> settings,
-                                    train::TrainOptions options = {}) const {
+                                    const train::TrainOptions& options = {}) const {
     settings.push_back("run_name=" + name);
     LIGNUM_ASSIGN_OR_RETURN(const config::Config config, config::Config::parse(yaml(), "tiny.yml", settings));
     return train::train(config, options);

@@ -169,7 +169,8 @@ void check(const char* what, Choice choice, const Case& c, const Buffer& got, co
            const std::vector<double>& size, bool reads_out) {
   const bool pairs = c.x.dtype == DType::bf16 && choice.bf16_dot != Bf16Dot::fma;
   const double dim = static_cast<double>(c.x.dim);
-  const double group = static_cast<double>(c.x.heads / c.x.kv_heads);
+  const int64_t heads_a_key = c.x.heads / c.x.kv_heads;
+  const auto group = static_cast<double>(heads_a_key);
   const double relative =
       0x1p-24 * (6 * std::sqrt(dim) * (dim + 2) + group * static_cast<double>(c.x.seq) + dim + 16) +
       (reads_out ? testing::half_ulp(c.x.dtype) : 0.0) + (pairs ? testing::half_ulp(c.x.dtype) : 0.0);

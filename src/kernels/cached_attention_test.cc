@@ -127,8 +127,7 @@ TEST_P(CachedAttentionOnIsa, ReadsNoKeyPastTheToken) {
     const Buffer clean = run(GetParam(), s, in, 1);
     const int64_t row = s.kv_heads * s.dim;
     for (int64_t b = 0; b < s.batch; ++b) {
-      const auto used =
-          static_cast<int64_t>(s.start[static_cast<size_t>(b)] + s.count[static_cast<size_t>(b)]);
+      const int64_t used = int64_t{s.start[static_cast<size_t>(b)]} + s.count[static_cast<size_t>(b)];
       for (int64_t i = used * row; i < s.capacity * row; ++i) {
         in.k.set(b * s.capacity * row + i, NAN);
         in.v.set(b * s.capacity * row + i, NAN);

@@ -142,7 +142,7 @@ TEST(Reduce, EverySubsetOfDimsInTheStatedOrder) {
 TEST(Reduce, KeepsNan) {
   Serial serial;
   for (DType type : kEdges) {
-    Buffer in(type, 3 * 100), out(type, 3);
+    Buffer in(type, int64_t{3} * 100), out(type, 3);
     in.normal("in");
     in.set(100 + 50, NAN);
     for (Reduction reduction : {Reduction::sum, Reduction::max}) {
@@ -155,7 +155,7 @@ TEST(Reduce, KeepsNan) {
 TEST(Reduce, SameBits) {
   for (uint32_t dims : {0b01u, 0b10u, 0b11u}) {
     expect_same_bits([&](const RowKernels& k, Parallel& parallel, int64_t offset) {
-      Buffer in(DType::bf16, 211 * 137, offset), out(DType::bf16, 211, offset);
+      Buffer in(DType::bf16, int64_t{211} * 137, offset), out(DType::bf16, 211, offset);
       in.normal("in");
       k.reduce(Reduction::sum, DType::bf16, Dims{211, 137}, dims, in.data(), out.data(), parallel);
       std::string bits;

@@ -68,7 +68,7 @@ TEST(RmsNorm, RowDoesNotDependOnOthersAndNanStaysInItsRow) {
     const RowKernels& k = row_kernels({isa});
     k.rms_norm(n, d, x.in(), scale.in(), kEps, y.out(), rstd.as<float>(), serial);
     k.rms_norm(1, d, x.as<float>() + 3 * d, scale.in(), kEps, alone.out(), rstd.as<float>(), serial);
-    EXPECT_EQ(std::memcmp(y.as<float>() + 3 * d, alone.data(), static_cast<size_t>(d) * 4), 0)
+    EXPECT_EQ(std::memcmp(y.as<std::byte>() + 3 * d * 4, alone.data(), static_cast<size_t>(d) * 4), 0)
         << isa_name(isa);
     for (int64_t i = 0; i < n * d; ++i) ASSERT_EQ(std::isnan(y.get(i)), i / d == 1) << i;
   }

@@ -25,8 +25,9 @@ using namespace lignum;
 Status run(int argc, char** argv) {
   if (argc < 4)
     return user_error("tokenizer_bench TOKENIZER RECORDS IDS [ROUNDS [THREADS [PATTERN [special|text]]]]");
-  const int rounds = argc > 4 ? std::atoi(argv[4]) : 1;
-  TestThreads pool(argc > 5 ? std::max(1, std::atoi(argv[5])) : 1);
+  const auto number = [&](int i) { return argc > i ? std::strtol(argv[i], nullptr, 10) : 1; };
+  const long rounds = number(4);
+  TestThreads pool(static_cast<int>(std::max(1L, number(5))));
   const bool special = argc <= 7 || std::string_view(argv[7]) != "text";
   LIGNUM_ASSIGN_OR_RETURN(const tokenizer::TiktokenKind ranks,
                           tokenizer::tiktoken_kind(argc > 6 ? argv[6] : "llama3"));

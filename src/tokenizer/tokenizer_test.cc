@@ -194,7 +194,7 @@ struct Hostile {
 };
 
 TEST(Tokenizer, RefusesWhatItDoesNotKnow) {
-  const auto set = [](const char* pointer, json value) {
+  const auto set = [](const char* pointer, const json& value) {
     return [=](json& j) { j[json::json_pointer(pointer)] = value; };
   };
   const std::vector<Hostile> cases = {
