@@ -22,6 +22,23 @@ char32_t last_char(std::string_view text) {
 
 }  // namespace
 
+std::unique_ptr<BpeScratch> BpeScratchPool::take() {
+  const std::scoped_lock lock(mutex_);
+  if (free_.empty()) return std::make_unique<BpeScratch>();
+  std::unique_ptr<BpeScratch> scratch = std::move(free_.back());
+  free_.pop_back();
+  return scratch;
+}
+
+void BpeScratchPool::give_back(std::unique_ptr<BpeScratch> scratch) {
+  // What one long piece took is not kept for ever.
+  constexpr size_t kKept = 1 << 16;
+  if (scratch->symbols.capacity() > kKept) scratch->symbols = {};
+  if (scratch->queue.capacity() > kKept) scratch->queue = {};
+  const std::scoped_lock lock(mutex_);
+  free_.push_back(std::move(scratch));
+}
+
 PairTable::PairTable(size_t pairs)
     : slots_(std::bit_ceil(std::max<size_t>(2 * pairs, 16))),
       mask_(slots_.size() - 1),
@@ -36,9 +53,13 @@ bool PairTable::insert(int32_t left, int32_t right, uint32_t number) {
   return true;
 }
 
-Result<Bpe> Bpe::make(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& options) {
+Result<Bpe> Bpe::make(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& options,
+                      std::vector<uint32_t> ranks) {
+  LIGNUM_CHECK(ranks.empty() || ranks.size() == merges.size(), "{} ranks, {} merges", ranks.size(),
+               merges.size());
   Bpe bpe(merges.size());
   bpe.options_ = options;
+  bpe.ranks_ = std::move(ranks);
   LIGNUM_RETURN_IF_ERROR(bpe.add_tokens(vocabulary));
   LIGNUM_RETURN_IF_ERROR(bpe.set_symbols());
   LIGNUM_RETURN_IF_ERROR(bpe.add_merges(merges));
@@ -116,16 +137,15 @@ Status Bpe::add_merges(const Merges& merges) {
   results_.reserve(merges.size());
   std::string joined;
   for (const auto& [left, right] : merges) {
-    const auto rank = static_cast<uint32_t>(results_.size());
     const int32_t left_id = id_of(left), right_id = id_of(right);
     joined.assign(left).append(right);
     const int32_t result = id_of(joined);
     if (left_id < 0 || right_id < 0 || result < 0) {
       const std::string& missing = left_id < 0 ? left : right_id < 0 ? right : joined;
-      return user_error("merge {} of '{}' and '{}': '{}' is not in the vocabulary", rank, shown(left),
-                        shown(right), shown(missing));
+      return user_error("merge {} of '{}' and '{}': '{}' is not in the vocabulary", results_.size(),
+                        shown(left), shown(right), shown(missing));
     }
-    if (!pairs_.insert(left_id, right_id, rank))
+    if (!pairs_.insert(left_id, right_id, static_cast<uint32_t>(results_.size())))
       return user_error("the merge of '{}' and '{}' appears twice", shown(left), shown(right));
     results_.push_back(result);
     if (!options_.byte_level) note_neighbours(left_id, right_id);
@@ -223,7 +243,9 @@ Status Bpe::encode_chars(std::string_view piece, BpeScratch& scratch, std::vecto
 }
 
 // What Hugging Face's Word::merge_all does, also where two pairs merge into the same token: an entry of the
-// queue is worth taking as long as what stands at its place merges into the token that it was made for.
+// queue is worth taking as long as what stands at its place merges into the token that it was made for. Where
+// merges share ranks, as long as what stands there has its rank: it would stand at the same place of the
+// queue.
 void Bpe::finish(std::string_view text, BpeScratch& scratch, std::vector<int32_t>& ids) const {
   auto& symbols = scratch.symbols;
   if (symbols.size() == 1) {
@@ -242,12 +264,12 @@ void Bpe::finish(std::string_view text, BpeScratch& scratch, std::vector<int32_t
   // The pair at a place and its result; noted in the queue where it has a rank.
   const auto look = [&](int32_t at, auto&& note) {
     auto& s = symbols[static_cast<size_t>(at)];
-    s.merged = -1;
+    s.merge = -1;
     if (s.next < 0) return;
-    const uint32_t rank = pairs_.find(s.id, symbols[static_cast<size_t>(s.next)].id);
-    if (rank == PairTable::kNone) return;
-    s.merged = results_[rank];
-    note(uint64_t{rank} << 32 | static_cast<uint32_t>(at));
+    const uint32_t merge = pairs_.find(s.id, symbols[static_cast<size_t>(s.next)].id);
+    if (merge == PairTable::kNone) return;
+    s.merge = static_cast<int32_t>(merge);
+    note(uint64_t{ranks_.empty() ? merge : ranks_[merge]} << 32 | static_cast<uint32_t>(at));
   };
   const auto count = static_cast<int32_t>(symbols.size());
   for (int32_t i = 0; i < count; ++i) {
@@ -266,9 +288,11 @@ void Bpe::finish(std::string_view text, BpeScratch& scratch, std::vector<int32_t
     queue.pop_back();
     const auto at = static_cast<int32_t>(entry & 0xffffffffu);
     auto& s = symbols[static_cast<size_t>(at)];
-    if (s.id < 0 || s.merged < 0 || s.merged != results_[entry >> 32]) continue;
+    if (s.id < 0 || s.merge < 0) continue;
+    const auto merge = static_cast<size_t>(s.merge);
+    if (ranks_.empty() ? results_[merge] != results_[entry >> 32] : ranks_[merge] != entry >> 32) continue;
     auto& right = symbols[static_cast<size_t>(s.next)];
-    s.id = s.merged;
+    s.id = results_[merge];
     s.next = right.next;
     right.id = -1;
     if (s.next >= 0) symbols[static_cast<size_t>(s.next)].prev = at;

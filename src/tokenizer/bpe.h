@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -29,11 +31,22 @@ struct BpeScratch {
   struct Symbol {
     int32_t id = 0;  // -1: merged into the one before it
     int32_t prev = 0, next = 0;
-    int32_t merged = 0;  // the token that it and the next one merge into; -1: none
+    int32_t merge = 0;  // the merge of it and the next one; -1: none
   };
   WordCache cache{15};  // 2 MiB
   std::vector<Symbol> symbols;
   std::vector<uint64_t> queue;
+};
+
+// Memory for as many threads as encode at once: a call takes one, or makes one, and gives it back.
+class BpeScratchPool {
+ public:
+  std::unique_ptr<BpeScratch> take();
+  void give_back(std::unique_ptr<BpeScratch> scratch);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<BpeScratch>> free_;
 };
 
 // Pairs of ids, each with a number: open addressing, at most half full.
@@ -73,16 +86,18 @@ class Bpe {
   using Vocabulary = std::vector<std::pair<std::string, int32_t>>;
   using Merges = std::vector<std::pair<std::string, std::string>>;
 
-  // The rank of a merge is its place. Errors name the token or the merge.
-  static Result<Bpe> make(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& options);
+  // Merges come in the order of their ranks: merge i has the rank ranks[i], or where there are none the rank
+  // i. Errors name the token or the merge.
+  static Result<Bpe> make(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& options,
+                          std::vector<uint32_t> ranks = {});
   Bpe(Bpe&&) = default;
   Bpe& operator=(Bpe&&) = default;
 
   const BpeOptions& options() const { return options_; }
   int64_t vocab_size() const { return static_cast<int64_t>(spans_.size()); }  // the largest id + 1
-  int64_t merges() const { return static_cast<int64_t>(results_.size()); }
-  int32_t id_of(std::string_view token) const;  // -1: there is no such token
-  std::string_view token(int32_t id) const;     // empty: no token has this id
+  int64_t merges() const { return static_cast<int64_t>(results_.size()); }    // ranks of them
+  int32_t id_of(std::string_view token) const;                                // -1: there is no such token
+  std::string_view token(int32_t id) const;                                   // empty: no token has this id
 
   // Appends the ids of a piece of well-formed UTF-8. n log n time at worst.
   Status encode(std::string_view piece, BpeScratch& scratch, std::vector<int32_t>& ids) const;
@@ -104,8 +119,9 @@ class Bpe {
   std::vector<char> text_;  // of all tokens
   std::vector<std::pair<uint32_t, uint32_t>> spans_;
   std::unordered_map<std::string_view, int32_t> ids_;
-  PairTable pairs_;               // to ranks
-  std::vector<int32_t> results_;  // by rank: what the pair becomes
+  PairTable pairs_;               // to merges
+  std::vector<int32_t> results_;  // by merge: what the pair becomes
+  std::vector<uint32_t> ranks_;   // by merge; empty: each has its own
 
   std::array<int32_t, 256> byte_ids_{};          // byte alphabet or byte fallback; -1: none
   std::vector<std::array<int32_t, 256>> pages_;  // of characters, by the low byte; the first one is empty

@@ -6,6 +6,8 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
+#include <set>
 
 #include "base/json.h"
 #include "base/wire.h"
@@ -103,6 +105,43 @@ struct Made {
     return w.str();
   }
 };
+
+// Random pieces with few scores, so that many are equal: by our BPE, and with a piece that no text holds and
+// that only the library takes.
+TEST(SentencePiece, OwnBpeHasTheIdsOfTheLibrary) {
+  const auto encoder = [](const Tokenizer& t) { return t.describe().parts.back().second; };
+  std::mt19937 random(1);  // NOLINT(cert-msc51-cpp): the same models in each run
+  const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  const std::vector<std::string> letters = {"\xe2\x96\x81", "a", "b", "c"};
+  const std::vector<std::string> words = {" ", "a", "b", "c", "ab", "cab", "<u>", "\xc3\xa9", "\xff"};
+  for (int round = 0; round < 60; ++round) {
+    Made m;
+    m.trainer.integer(35, 1);           // byte_fallback
+    m.normalizer.integer(3, below(2));  // add_dummy_prefix
+    m.normalizer.integer(4, 0);         // remove_extra_whitespaces
+    m.pieces = {Made::piece("<unk>", 0, 2), Made::piece("<s>", 0, 3), Made::piece("<u>", 0, 4),
+                Made::piece("cab", 0, 4)};
+    std::set<std::string> texts = {"cab"};
+    for (int b = 0; b < 256; ++b) m.pieces.push_back(Made::piece(fmt::format("<0x{:02X}>", b), 0, 6));
+    for (const std::string& letter : letters) m.pieces.push_back(Made::piece(letter, -9, 1));
+    for (int i = 0; i < 30; ++i) {
+      std::string text;
+      for (size_t n = 2 + below(4); n > 0; --n) text += letters[below(letters.size())];
+      if (texts.insert(text).second)
+        m.pieces.push_back(Made::piece(text, -1.0f - static_cast<float>(below(4)), 1));
+    }
+    const Tokenizer own = good(m.bytes());
+    m.pieces.push_back(Made::piece("unused", 0, 5));
+    const Tokenizer library = good(m.bytes());
+    ASSERT_EQ(encoder(own), "Lignum's BPE");
+    ASSERT_EQ(encoder(library), "the library");
+    for (int i = 0; i < 40; ++i) {
+      std::string text;
+      for (size_t n = below(24); n > 0; --n) text += words[below(words.size())];
+      ASSERT_EQ(*own.encode(text), *library.encode(text)) << text;
+    }
+  }
+}
 
 std::string units(std::vector<uint32_t> first, std::string_view replacements) {
   first.resize(256);

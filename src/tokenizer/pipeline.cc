@@ -1,7 +1,6 @@
 #include "tokenizer/pipeline.h"
 
 #include <algorithm>
-#include <mutex>
 #include <set>
 
 #include "base/text.h"
@@ -9,30 +8,7 @@
 
 namespace lignum::tokenizer {
 
-// A call takes one, or makes one, and gives it back.
-struct Pipeline::ScratchPool {
-  std::unique_ptr<BpeScratch> take() {
-    const std::scoped_lock lock(mutex);
-    if (free.empty()) return std::make_unique<BpeScratch>();
-    std::unique_ptr<BpeScratch> scratch = std::move(free.back());
-    free.pop_back();
-    return scratch;
-  }
-  void give_back(std::unique_ptr<BpeScratch> scratch) {
-    // What one long piece took is not kept for ever.
-    constexpr size_t kKept = 1 << 16;
-    if (scratch->symbols.capacity() > kKept) scratch->symbols = {};
-    if (scratch->queue.capacity() > kKept) scratch->queue = {};
-    const std::scoped_lock lock(mutex);
-    free.push_back(std::move(scratch));
-  }
-  std::mutex mutex;
-  std::vector<std::unique_ptr<BpeScratch>> free;
-};
-
-Pipeline::Pipeline(Bpe model, Parts parts)
-    : model_(std::move(model)), parts_(std::move(parts)), scratch_(std::make_unique<ScratchPool>()) {}
-Pipeline::~Pipeline() = default;
+Pipeline::Pipeline(Bpe model, Parts parts) : model_(std::move(model)), parts_(std::move(parts)) {}
 
 Result<std::unique_ptr<Pipeline>> Pipeline::make(Bpe model, Parts parts) {
   std::unique_ptr<Pipeline> made(new Pipeline(std::move(model), std::move(parts)));
@@ -114,7 +90,7 @@ Status Pipeline::encode_section(std::string_view text, bool at_start, bool allow
 
 Status Pipeline::encode(std::string_view text, bool allow_special, std::vector<int32_t>& ids) const {
   ids.reserve(ids.size() + text.size() / 3 + 8);
-  std::unique_ptr<BpeScratch> scratch = scratch_->take();
+  std::unique_ptr<BpeScratch> scratch = scratch_.take();
   Status status;
   raw_.find(text, allow_special, [&](const AddedToken* token, std::string_view part) {
     if (token != nullptr) {
@@ -123,7 +99,7 @@ Status Pipeline::encode(std::string_view text, bool allow_special, std::vector<i
       status = encode_section(part, part.data() == text.data(), allow_special, *scratch, ids);
     }
   });
-  scratch_->give_back(std::move(scratch));
+  scratch_.give_back(std::move(scratch));
   return status;
 }
 

@@ -29,7 +29,6 @@ struct Parts {
 class Pipeline final : public Engine {
  public:
   static Result<std::unique_ptr<Pipeline>> make(Bpe model, Parts parts);
-  ~Pipeline() override;
 
   int64_t vocab_size() const override { return vocab_size_; }
   // Gemma 3's file has a special token for images beyond its text models' vocabulary.
@@ -42,7 +41,6 @@ class Pipeline final : public Engine {
   Result<std::string> decode(std::span<const int32_t> ids, bool skip_special_tokens) const override;
 
  private:
-  struct ScratchPool;
   Pipeline(Bpe model, Parts parts);
   const AddedToken* added(int32_t id) const;  // nullptr: no added token has this id
   Status encode_section(std::string_view text, bool at_start, bool allow_special, BpeScratch& scratch,
@@ -52,7 +50,7 @@ class Pipeline final : public Engine {
   Parts parts_;
   TokenFinder raw_, normalized_;  // added tokens that are looked for before and after normalisation
   int64_t vocab_size_ = 0, text_vocab_size_ = 0;
-  std::unique_ptr<ScratchPool> scratch_;
+  mutable BpeScratchPool scratch_;
 };
 
 }  // namespace lignum::tokenizer
