@@ -110,7 +110,7 @@ struct Made {
 // that only the library takes.
 TEST(SentencePiece, OwnBpeHasTheIdsOfTheLibrary) {
   const auto encoder = [](const Tokenizer& t) { return t.describe().parts.back().second; };
-  std::mt19937 random(1);  // NOLINT(cert-msc51-cpp): the same models in each run
+  std::mt19937 random(1);  // NOLINT(bugprone-random-generator-seed): the same models in each run
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   const std::vector<std::string> letters = {"\xe2\x96\x81", "a", "b", "c"};
   const std::vector<std::string> words = {" ", "a", "b", "c", "ab", "cab", "<u>", "\xc3\xa9", "\xff"};
