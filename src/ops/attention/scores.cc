@@ -108,22 +108,50 @@ Value attention_scores(Builder& b, Value grouped_q, Value k, std::optional<Value
   return m.select(m.compare("ge", key, oldest), scores, masked);
 }
 
-Case attention_case(std::string name, const kernels::Attention& a, bool bench) {
-  const Dims q = {a.batch, a.seq, a.heads, a.dim}, kv = {a.batch, a.seq, a.kv_heads, a.dim};
-  Attrs attrs = {{"scale", 1 / std::sqrt(static_cast<double>(a.dim))}, {"causal", a.causal}};
-  if (a.window > 0) attrs.set("window", a.window);
-  if (a.softcap > 0) attrs.set("softcap", static_cast<double>(a.softcap));
-  return {std::move(name),
-          {tensor(a.dtype, q), tensor(a.dtype, kv), tensor(a.dtype, kv)},
-          std::move(attrs),
-          1,
-          bench};
-}
-
-Case with_segments(Case c, const kernels::Attention& a) {
-  c.in.push_back(tensor(DType::i32, {a.batch, a.seq}, Fill::position, 3));
-  c.attrs.set("segmented", true);
-  return c;
+std::vector<Case> attention_cases(FunctionRef<void(Case&, const kernels::Attention&)> change) {
+  constexpr DType f32 = DType::f32, bf16 = DType::bf16;
+  const auto shaped = [&](std::string name, const kernels::Attention& a) {
+    const Dims q = {a.batch, a.seq, a.heads, a.dim}, kv = {a.batch, a.seq, a.kv_heads, a.dim};
+    Attrs attrs = {{"scale", 1 / std::sqrt(static_cast<double>(a.dim))}, {"causal", a.causal}};
+    if (a.window > 0) attrs.set("window", a.window);
+    if (a.softcap > 0) attrs.set("softcap", static_cast<double>(a.softcap));
+    Case c{std::move(name), {tensor(a.dtype, q), tensor(a.dtype, kv), tensor(a.dtype, kv)}, std::move(attrs)};
+    change(c, a);
+    return c;
+  };
+  const auto make = [&](std::string name, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
+                        int64_t dim, DType dtype, bool causal = true, int64_t window = 0, float softcap = 0) {
+    return shaped(std::move(name), {batch, seq, heads, kv_heads, dim, dtype, 1, causal, window, softcap});
+  };
+  const auto segmented = [&](std::string name, const kernels::Attention& a) {
+    Case c = shaped(std::move(name), a);
+    c.in.push_back(tensor(DType::i32, {a.batch, a.seq}, Fill::position, 3));
+    c.attrs.set("segmented", true);
+    return c;
+  };
+  std::vector<Case> cases = {
+      make("one_row", 1, 1, 1, 1, 8, f32),
+      make("odd", 2, 7, 3, 3, 5, f32),
+      make("grouped", 1, 5, 4, 2, 8, f32),
+      make("one_kv_head", 2, 5, 3, 1, 6, f32),
+      make("all_pairs", 1, 6, 2, 1, 8, f32, false),
+      make("misaligned", 1, 37, 1, 1, 11, f32),
+      make("two_blocks", 1, 229, 1, 1, 3, f32),
+      make("bf16", 1, 9, 4, 2, 16, bf16),
+      make("window", 2, 11, 4, 2, 8, f32, true, 4),
+      make("window_two_blocks", 1, 229, 1, 1, 3, f32, true, 3),
+      make("window_of_all", 1, 5, 1, 1, 4, f32, true, 7),
+      make("softcap", 1, 9, 4, 2, 8, f32, true, 0, 0.5f),
+      make("window_softcap_bf16", 1, 9, 4, 2, 16, bf16, true, 5, 2.0f),
+      segmented("segments", {2, 11, 4, 2, 8, f32}),
+      segmented("segments_all_pairs", {1, 9, 2, 1, 8, f32, 1, false}),
+      segmented("segments_two_blocks", {1, 229, 1, 1, 3, f32}),
+      segmented("segments_window_softcap", {1, 11, 2, 2, 8, f32, 1, true, 4, 0.5f}),
+      segmented("segments_bf16", {2, 9, 4, 2, 16, bf16}),
+      make("bench", 1, 2048, 32, 8, 128, bf16),
+  };
+  cases.back().bench = true;
+  return cases;
 }
 
 }  // namespace lignum::ops

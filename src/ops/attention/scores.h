@@ -38,8 +38,8 @@ std::vector<int64_t> seen_by(const kernels::Attention&, const RefTensor* segment
 Value attention_scores(Builder&, Value grouped_q, Value k, std::optional<Value> segments, const Attrs& attrs,
                        const kernels::Attention&);
 
-// q, k, v. with_segments makes a case segmented: its last input, of three documents' numbers in any order.
-Case attention_case(std::string name, const kernels::Attention&, bool bench = false);
-Case with_segments(Case, const kernels::Attention&);
+// The cases of both. `change` makes an op's own of one with the inputs q, k and v; where documents are told
+// apart, their numbers come behind what it adds: three documents in any order.
+std::vector<Case> attention_cases(FunctionRef<void(Case&, const kernels::Attention&)> change);
 
 }  // namespace lignum::ops

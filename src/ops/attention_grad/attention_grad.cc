@@ -127,46 +127,13 @@ struct AttentionGrad {
   static constexpr ByDecomposition emit{};
 
   static std::vector<Case> cases() {
-    constexpr DType f32 = DType::f32, bf16 = DType::bf16;
-    const auto make_case = [](std::string name, const kernels::Attention& a, bool bench = false) {
-      Case c = attention_case(std::move(name), a, bench);
+    return attention_cases([](Case& c, const kernels::Attention& a) {
       const Type q = c.in[0].type;
       c.in.insert(c.in.begin(), tensor(a.dtype, q.dims));
       c.in.push_back(tensor(a.dtype, q.dims));
       // Not the lse of q and k: the op is a function of six free inputs. Positive keeps p small.
       c.in.push_back(tensor(DType::f32, lse_type(q).dims, Fill::positive));
-      return c;
-    };
-    const auto make = [&](std::string name, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads,
-                          int64_t dim, DType dtype, bool causal = true, bool bench = false,
-                          int64_t window = 0, float softcap = 0) {
-      return make_case(std::move(name), {batch, seq, heads, kv_heads, dim, dtype, 1, causal, window, softcap},
-                       bench);
-    };
-    const auto segmented = [&](std::string name, const kernels::Attention& a) {
-      return with_segments(make_case(std::move(name), a), a);
-    };
-    return {
-        make("one_row", 1, 1, 1, 1, 8, f32),
-        make("odd", 2, 7, 3, 3, 5, f32),
-        make("grouped", 1, 5, 4, 2, 8, f32),
-        make("one_kv_head", 2, 5, 3, 1, 6, f32),
-        make("all_pairs", 1, 6, 2, 1, 8, f32, false),
-        make("misaligned", 1, 37, 1, 1, 11, f32),
-        make("two_blocks", 1, 229, 1, 1, 3, f32),
-        make("bf16", 1, 9, 4, 2, 16, bf16),
-        make("window", 2, 11, 4, 2, 8, f32, true, false, 4),
-        make("window_two_blocks", 1, 229, 1, 1, 3, f32, true, false, 3),
-        make("window_of_all", 1, 5, 1, 1, 4, f32, true, false, 7),
-        make("softcap", 1, 9, 4, 2, 8, f32, true, false, 0, 0.5f),
-        make("window_softcap_bf16", 1, 9, 4, 2, 16, bf16, true, false, 5, 2.0f),
-        segmented("segments", {2, 11, 4, 2, 8, f32}),
-        segmented("segments_all_pairs", {1, 9, 2, 1, 8, f32, 1, false}),
-        segmented("segments_two_blocks", {1, 229, 1, 1, 3, f32}),
-        segmented("segments_window_softcap", {1, 11, 2, 2, 8, f32, 1, true, 4, 0.5f}),
-        segmented("segments_bf16", {2, 9, 4, 2, 16, bf16}),
-        make("bench", 1, 2048, 32, 8, 128, bf16, true, true),
-    };
+    });
   }
 };
 
