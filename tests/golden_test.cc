@@ -123,9 +123,9 @@ TEST_P(Golden, ParametersComeBackBitForBit) {
     ASSERT_TRUE(executor.ok()) << executor.status().message();
     const RankShards shards{step->program, step->options.mesh, rank};
     ASSERT_TRUE(load_parameters(options.model, *files, shards, **executor).ok());
-    const Status written = write_parameters(options.model, shards, *writer, "", [&](int64_t i) {
-      return reinterpret_cast<const float*>((*executor)->param(i));
-    });
+    const Status written =
+        write_parameters(options.model, shards, *writer, "", DType::f32,
+                         [&](int64_t i) -> const std::byte* { return (*executor)->param(i); });
     ASSERT_TRUE(written.ok()) << written.message();
   }
   ASSERT_TRUE(writer->finish().ok());

@@ -137,7 +137,7 @@ Outcome run(const Setting& s) {
   o.model.tie_embeddings = s.tied;
   if (!s.fuse) o.disabled.insert("fuse");
   o.remat = passes::remat_policy(s.remat).value();
-  o.adamw.clip = 1e9;  // inactive: its coefficient is exactly 1
+  o.optimizer.clip = 1e9;  // inactive: its coefficient is exactly 1
   o.schedule = {s.prefetch, s.overlap};
   o.threads = s.threads;
   const int64_t rows = kRows / o.mesh.ranks();
@@ -237,7 +237,7 @@ plan::ProgramOptions masked(int64_t data, int64_t accumulation) {
   o.shape = {2 / accumulation, kTokens, DType::f32};
   o.accumulation = accumulation;
   o.remat = passes::remat_policy("none").value();
-  o.adamw.clip = 1e9;
+  o.optimizer.clip = 1e9;
   return o;
 }
 

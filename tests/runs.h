@@ -3,12 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/parallel.h"
+#include "base/safetensors.h"
 #include "base/test_folder.h"
 #include "config/config.h"
 #include "train/trainer.h"
@@ -94,5 +98,26 @@ base_output_directory: "{0}/runs"
     return model.ok() && optimizer.ok() ? *model + *optimizer : "";
   }
 };
+
+// A model folder with one weight (f32) edited.
+inline void copy_model(const std::string& from, const std::string& to, const std::string& tensor,
+                       FunctionRef<void(std::span<float>)> edit) {
+  ASSERT_TRUE(make_directories(to).ok());
+  const auto config = read_text(from + "/config.json");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  ASSERT_TRUE(write_file_atomic(to + "/config.json", *config).ok());
+  const auto reader = SafetensorsReader::open(from + "/model.safetensors");
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  std::vector<std::vector<float>> values;
+  std::vector<TensorData> tensors;
+  for (const TensorInfo& t : reader->tensors()) {
+    const auto data = reader->data(t);
+    values.emplace_back(data.size() / sizeof(float));
+    std::memcpy(values.back().data(), data.data(), data.size());
+    if (t.name == tensor) edit(values.back());
+    tensors.push_back({{t.name, DType::f32, t.shape}, std::as_bytes(std::span(values.back()))});
+  }
+  ASSERT_TRUE(write_safetensors(to + "/model.safetensors", tensors).ok());
+}
 
 }  // namespace lignum::testing

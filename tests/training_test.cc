@@ -188,37 +188,34 @@ TEST(Training, StopsOnASignalAndGoesOn) {
   EXPECT_EQ(f.steps("parts"), f.steps("whole"));
 }
 
-// A model folder with one weight replaced.
-void plant(const std::string& from, const std::string& to, const std::string& tensor, float value) {
-  ASSERT_TRUE(make_directories(to).ok());
-  const auto config = read_text(from + "/config.json");
-  ASSERT_OK(config);
-  ASSERT_TRUE(write_file_atomic(to + "/config.json", *config).ok());
-  const auto reader = SafetensorsReader::open(from + "/model.safetensors");
-  ASSERT_OK(reader);
-  std::vector<std::vector<std::byte>> bytes;
-  std::vector<TensorData> tensors;
-  for (const TensorInfo& t : reader->tensors()) {
-    const auto data = reader->data(t);
-    bytes.emplace_back(data.begin(), data.end());
-    if (t.name == tensor) std::memcpy(bytes.back().data() + 5 * sizeof(float), &value, sizeof(value));
-    tensors.push_back({{t.name, DType::f32, t.shape}, bytes.back()});
-  }
-  ASSERT_TRUE(write_safetensors(to + "/model.safetensors", tensors).ok());
+TEST(Training, ASignalBeforeTheFirstStepIsHeard) {
+  const RunFolder f;
+  ASSERT_OK(f.train("whole", {}));
+  std::atomic<int> stop{SIGTERM};
+  train::TrainOptions options;
+  options.stop = &stop;
+  const auto s = f.train("parts", {"ranks=2", "ici_data_parallelism=2", "per_device_batch_size=1"}, options);
+  ASSERT_OK(s);
+  EXPECT_EQ(s->stopped_by, SIGTERM);
+  EXPECT_EQ(s->steps, 0);
+  EXPECT_EQ(s->checkpoint, f.checkpoint("parts", 0));
+  ASSERT_OK(f.train("parts", {}));
+  EXPECT_EQ(f.steps("parts"), f.steps("whole"));
 }
 
 TEST(Training, NonFiniteStepStopsWithTheLayerAndKeepsTheState) {
   const RunFolder f;
   ASSERT_OK(f.train("source", {"steps=1"}));
-  plant(f.checkpoint("source", 1), f / "planted", "model.layers.1.mlp.up_proj.weight",
-        std::numeric_limits<float>::quiet_NaN());
+  copy_model(f.checkpoint("source", 1), f / "planted", "model.layers.1.mlp.up_proj.weight",
+             [](std::span<float> weight) { weight[5] = std::numeric_limits<float>::quiet_NaN(); });
+  const std::string yaml = fmt::format(
+      "dataset_type: text\ntrain_files: [{0}/train.txt]\nbase_output_directory: {0}/runs\n"
+      "max_target_length: 16\nper_device_batch_size: 2\nsteps: 4\nthreads: 1\n",
+      f.path());
   for (const char* ranks : {"1", "2"}) {
     const std::string name = fmt::format("nan{}", ranks);
     auto config = config::Config::parse(
-        fmt::format("dataset_type: text\ntrain_files: [{0}/train.txt]\nbase_output_directory: {0}/runs\n"
-                    "max_target_length: 16\nper_device_batch_size: 2\nsteps: 4\nthreads: 1\n",
-                    f.path()),
-        "nan.yml",
+        yaml, "nan.yml",
         {"run_name=" + name, "model_path=" + (f / "planted"), fmt::format("ranks={}", ranks),
          fmt::format("ici_fsdp_parallelism={}", ranks)});
     ASSERT_OK(config);
@@ -242,6 +239,20 @@ TEST(Training, NonFiniteStepStopsWithTheLayerAndKeepsTheState) {
     for (const TensorInfo& t : moments->tensors())
       for (const std::byte b : moments->data(t)) ASSERT_EQ(b, std::byte{0}) << t.name;
   }
+  // Or the step is skipped; here every one.
+  auto config = config::Config::parse(
+      yaml, "nan.yml", {"run_name=skipped", "model_path=" + (f / "planted"), "abort_on_nan_loss=false"});
+  ASSERT_OK(config);
+  const auto s = train::train(*config, {});
+  ASSERT_OK(s);
+  EXPECT_EQ(s->skipped_steps, 4);
+  for (const nlohmann::json& record : f.records("skipped")) {
+    EXPECT_TRUE(record["loss"].is_null());
+    EXPECT_EQ(record["skipped"], "loss nan, grad_norm nan");
+  }
+  const auto kept = read_text(f.checkpoint("skipped", 4) + "/model.safetensors");
+  ASSERT_OK(kept);
+  EXPECT_EQ(*kept, *read_text(f.checkpoint("nan1", 0) + "/model.safetensors"));
 }
 
 TEST(Training, DamagedCheckpointIsRefusedByName) {
@@ -283,8 +294,12 @@ TEST(Training, ImpossibleStateIsRefusedByName) {
   const std::string folder = f.checkpoint("a", 2);
   const auto original = read_text(folder + "/state.json");
   ASSERT_OK(original);
-  const std::vector<std::pair<std::string, nlohmann::json>> edits = {
-      {"/step", -2}, {"/step", 1}, {"/rows_consumed", -1}, {"/mesh/0/size", 0}};
+  const std::vector<std::pair<std::string, nlohmann::json>> edits = {{"/step", -2},
+                                                                     {"/step", 1},
+                                                                     {"/rows_consumed", -1},
+                                                                     {"/mesh/0/size", 0},
+                                                                     {"/policy/skipped_steps", 3},
+                                                                     {"/policy/losses", "none"}};
   for (const auto& [field, value] : edits) {
     auto state = nlohmann::json::parse(*original);
     state[nlohmann::json::json_pointer(field)] = value;
@@ -321,6 +336,7 @@ TEST(Training, MemoryBudgetIsKept) {
   ASSERT_FALSE(s.ok());
   EXPECT_EQ(s.status().code(), Code::user_error);
   EXPECT_NE(s.status().message().find("device_memory"), std::string::npos) << s.status().message();
+  EXPECT_FALSE(path_exists(f.run("a")));  // there is no such run
   // Without a budget and a specification it is the machine's: no machine holds this.
   const auto petabyte =
       f.train("b", {"base_num_decoder_layers=65536", "base_emb_dim=16384", "base_mlp_dim=65536"});

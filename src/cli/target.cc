@@ -9,9 +9,10 @@ std::string Target::describe() const {
   std::string mesh;
   for (const passes::MeshAxis& a : step.mesh.axes) mesh += fmt::format(" {}={}", a.name, a.size);
   const std::string where = topology ? topology->text() : spec ? spec->name() : "this machine";
-  return fmt::format("{} parameters on {}: {} {}{}, mesh{}; {} rows of {} tokens a micro-step",
+  return fmt::format("{} parameters on {}: {} {}{}, mesh{}; {} rows of {} tokens a micro-step; {}",
                      step.model.parameters(), where, devices, topology ? "device" : "rank",
-                     devices == 1 ? "" : "s", mesh, step.shape.batch, step.shape.sequence);
+                     devices == 1 ? "" : "s", mesh, step.shape.batch, step.shape.sequence,
+                     passes::describe(step.optimizer));
 }
 
 Result<Target> find_target(const config::Config& config) {

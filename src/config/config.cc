@@ -147,10 +147,25 @@ Status Config::check() const {
     return user_error("eval_interval={} needs held-out files: set eval_files, or eval_interval=-1",
                       integer("eval_interval"));
   }
+  if (integer("eval_interval") < 0 && (real("target_eval_loss") > 0 || integer("eval_patience") > 0)) {
+    const char* key = real("target_eval_loss") > 0 ? "target_eval_loss" : "eval_patience";
+    return user_error("{}={} needs evaluations: set eval_interval", key, value_text(key));
+  }
   if (text("lr_schedule_type") == "wsd" &&
       real("warmup_steps_fraction") + real("wsd_decay_steps_fraction") > 1) {
     return user_error("warmup_steps_fraction={} and wsd_decay_steps_fraction={}: together at most 1",
                       real("warmup_steps_fraction"), real("wsd_decay_steps_fraction"));
+  }
+  if (real("momentum") > 0 && text("opt_type") != "sgd") {
+    return user_error("momentum={} is that of opt_type=sgd; set that, or adam_b1 for opt_type={}",
+                      real("momentum"), text("opt_type"));
+  }
+  if (real("momentum") == 0 && boolean("nesterov"))
+    return user_error("nesterov=true needs a momentum; set opt_type=sgd momentum=0.9, say");
+  // Below half a unit in the last place, 2^-8 of itself, a decay would leave the moment where it is.
+  if (text("nu_dtype") == "bfloat16" && real("adam_b2") > 1 - 0x1p-8) {
+    return user_error("nu_dtype=bfloat16 with adam_b2={}: bfloat16 cannot hold so slow a decay; at most {}",
+                      real("adam_b2"), 1 - 0x1p-8);
   }
   // With a topology the number of devices is the topology's: whoever resolves that calls mesh().
   if (text("compile_topology").empty()) return mesh(ranks()).status();
@@ -225,8 +240,11 @@ std::vector<std::string> Config::changes_since(const Config& before) const {
   std::vector<std::string> changes;
   for (const Key& key : key_table()) {
     if (key.support != Support::implemented || value(key.name) == before.value(key.name)) continue;
-    changes.push_back(
-        fmt::format("{}: {} -> {}", key.name, before.value_text(key.name), value_text(key.name)));
+    const auto text_of = [&](const Config& config) {
+      const std::string text = config.value_text(key.name);
+      return text.empty() ? "''" : text;
+    };
+    changes.push_back(fmt::format("{}: {} -> {}", key.name, text_of(before), text_of(*this)));
   }
   return changes;
 }

@@ -87,7 +87,7 @@ TEST(Config, KeysOfMaxTextThatAreNotImplemented) {
       "grad_dtype: float32\nquantization: ''\nmu_dtype:\nvllm_hf_overrides: {}\nrope_type: default\n"
       "muon_consistent_rms: null\nmscale: 1\n");
   ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config->notes().size(), 10);
+  EXPECT_EQ(config->notes().size(), 9);
   EXPECT_EQ(config->notes()[0],
             "use_iota_embed is not implemented; its value is MaxText's default and has no effect");
   EXPECT_NE(error_of(of_yaml("mlp_activations: [gelu]")).find("c.yml:1: MaxText's key 'mlp_activations'"),
@@ -95,6 +95,25 @@ TEST(Config, KeysOfMaxTextThatAreNotImplemented) {
   EXPECT_NE(error_of(of_yaml("logical_axis_rules: [['norm', 'fsdp']]")).find("known but not implemented"),
             std::string::npos);
   EXPECT_NE(error_of(of({"vllm_hf_overrides={a: 1}"})).find("known but not implemented"), std::string::npos);
+}
+
+TEST(Config, OptimizerAndScheduleThatDoNotFit) {
+  EXPECT_TRUE(of({"lr_schedule_type=wsd", "warmup_steps_fraction=0.5", "wsd_decay_steps_fraction=0.5"}).ok());
+  EXPECT_EQ(
+      error_of(of({"lr_schedule_type=wsd", "warmup_steps_fraction=0.5", "wsd_decay_steps_fraction=0.6"})),
+      "warmup_steps_fraction=0.5 and wsd_decay_steps_fraction=0.6: together at most 1");
+  EXPECT_TRUE(of({"warmup_steps_fraction=0.5", "wsd_decay_steps_fraction=0.6"}).ok());
+  EXPECT_EQ(error_of(of({"opt_type=sgd", "nesterov=true"})),
+            "nesterov=true needs a momentum; set opt_type=sgd momentum=0.9, say");
+  EXPECT_EQ(error_of(of({"momentum=0.9"})),
+            "momentum=0.9 is that of opt_type=sgd; set that, or adam_b1 for opt_type=adamw");
+  EXPECT_TRUE(of({"opt_type=sgd", "momentum=0.9", "nesterov=true"}).ok());
+  EXPECT_EQ(error_of(of({"eval_patience=2"})), "eval_patience=2 needs evaluations: set eval_interval");
+  EXPECT_EQ(error_of(of({"target_eval_loss=2.5"})),
+            "target_eval_loss=2.5 needs evaluations: set eval_interval");
+  EXPECT_TRUE(of({"eval_patience=2", "target_eval_loss=2.5", "eval_interval=10"}).ok());
+  EXPECT_NE(error_of(of({"nu_dtype=bfloat16", "adam_b2=0.999"})).find("adam_b2=0.999"), std::string::npos);
+  EXPECT_TRUE(of({"nu_dtype=bfloat16", "mu_dtype=bfloat16"}).ok());
 }
 
 TEST(Config, ValuesAreTypedAndInRange) {
@@ -132,7 +151,15 @@ TEST(Config, ValuesAreTypedAndInRange) {
            Bad{"remat_policy=some",
                "remat_policy=some: expected one of none, full, minimal, minimal_with_context"},
            Bad{"dtype=float16", "dtype=float16: expected one of float32, bfloat16"},
-           Bad{"opt_type=sgd", "opt_type=sgd: expected adamw"},
+           Bad{"opt_type=muon", "opt_type=muon: expected one of adamw, sgd"},
+           Bad{"mu_dtype=f16", "mu_dtype=f16: expected one of '', float32, bfloat16"},
+           Bad{"nu_dtype=", "nu_dtype=: expected one of float32, bfloat16"},
+           Bad{"momentum=1", "momentum=1: expected a number in 0.."},
+           Bad{"z_loss_multiplier=-1", "z_loss_multiplier=-1: expected a number in 0..1000"},
+           Bad{"skip_step_interval=1", "skip_step_interval=1: expected an integer in 2.."},
+           Bad{"skip_step_scaling_factor=-1", "skip_step_scaling_factor=-1: expected a number in 0.."},
+           Bad{"abort_on_nan_loss=no!", "abort_on_nan_loss=no!: expected"},
+           Bad{"eval_patience=-1", "eval_patience=-1: expected an integer in 0.."},
            Bad{"device_memory=8GB", "device_memory=8GB: expected whole bytes"},
            Bad{"device_memory=0.3KiB", "device_memory=0.3KiB: expected whole bytes"},
            Bad{"device_memory=9e999GiB", "device_memory=9e999GiB: expected whole bytes"},

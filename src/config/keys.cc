@@ -96,10 +96,19 @@ std::vector<Row> maxtext_rows() {
       boolean("enable_checkpointing", "writes checkpoints and resumes from the last one"),
       integer("checkpoint_period", 1, kMaxSteps, "steps between checkpoints"),
       integer("eval_interval", 1, kMaxSteps, "steps between evaluations; -1: none").or_minus_one(),
+      real("target_eval_loss", 0, 1e6, "a run ends once its held-out loss is as low; 0: it does not"),
       integer("eval_steps", 1, kMaxSteps, "batches of an evaluation; -1: all").or_minus_one(),
+      boolean("abort_on_nan_loss",
+              "a loss or gradient norm that is NaN ends the run; false: its step is skipped"),
+      boolean("abort_on_inf_loss", "the same for an infinite one"),
+      boolean("skip_step_on_spikes",
+              "leaves the update out where loss or gradient norm is far above that of the steps before"),
+      integer("skip_step_interval", 2, 1e6, "skip_step_on_spikes: so many steps before"),
+      real("skip_step_scaling_factor", 0, 1e6,
+           "skip_step_on_spikes: far above is so many standard deviations above their mean"),
       integer("log_period", 1, kMaxSteps, "steps between lines of progress"),
 
-      text("opt_type", "the optimizer").of({"adamw"}),
+      text("opt_type", "the optimizer: adamw, or sgd without weight decay").of({"adamw", "sgd"}),
       real("learning_rate", 0, 1e3, "the peak of the schedule"),
       text("lr_schedule_type",
            "linear warm-up, then a cosine, or with wsd a constant rate that decays at the end")
@@ -115,9 +124,12 @@ std::vector<Row> maxtext_rows() {
       real("adam_eps", 0, below(1), "added to the root of the second moment"),
       real("adam_eps_root", 0, below(1), "added under the root of the second moment"),
       real("adam_weight_decay", 0, below(1e3), "decoupled weight decay"),
+      text("mu_dtype", "of AdamW's first moment; empty: float32, as the weights")
+          .of({"", "float32", "bfloat16"}),
       list("adamw_mask", "regular expressions of parameter names that are not decayed"),
       real("gradient_clipping_threshold", 0, 1e9, "largest global norm of the gradient; 0: no clipping"),
 
+      real("z_loss_multiplier", 0, 1e3, "of the squared log-sum-exp of a token's logits, added to its loss"),
       integer(
           "num_vocab_tiling", 0, 1 << 20,
           "tiles of a rank's tokens whose logits are held one after the other; 1: all at once; 0: up to 8")
@@ -168,6 +180,15 @@ std::vector<Row> own_rows() {
            "the run; error: refuse a run of more steps")
           .of({"repeat", "stop", "error"})
           .ours("repeat"),
+      real("momentum", 0, below(1), "sgd: decay of the sum of gradients, as optax names it; 0: no such sum")
+          .ours("0"),
+      boolean("nesterov", "sgd: the momentum's step is taken ahead, as optax does").ours("false"),
+      text("nu_dtype", "of AdamW's second moment; bfloat16 needs adam_b2 <= 0.99609375")
+          .of({"float32", "bfloat16"})
+          .ours("float32"),
+      integer("eval_patience", 0, kMaxSteps,
+              "evaluations in a row without a new lowest held-out loss that end a run; 0: none do")
+          .ours("0"),
       integer("ranks", 1, 65536, "ranks of a native run; -1: what the mesh asks for")
           .or_minus_one()
           .ours("-1"),

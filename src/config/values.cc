@@ -154,7 +154,7 @@ std::string allowed_text(const Key& key) {
       if (key.allowed.empty()) return "a text";
       std::string words = key.allowed.size() == 1 ? "" : "one of ";
       for (size_t i = 0; i < key.allowed.size(); ++i)
-        words += fmt::format("{}{}", i == 0 ? "" : ", ", key.allowed[i]);
+        words += fmt::format("{}{}", i == 0 ? "" : ", ", key.allowed[i].empty() ? "''" : key.allowed[i]);
       return words;
     }
   }

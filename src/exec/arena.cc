@@ -87,16 +87,18 @@ Result<int64_t> smaps_resident(std::string_view smaps, uintptr_t begin, uintptr_
   return total;
 }
 
-Result<Arena> Arena::create(int64_t bytes, int64_t budget_bytes, const ArenaOptions& options) {
+Status Arena::check_budget(int64_t bytes, int64_t budget_bytes, const ArenaOptions& options) {
   LIGNUM_CHECK(bytes >= 0 && budget_bytes >= 0, "bytes {} budget {}", bytes, budget_bytes);
-  if (budget_bytes > 0 && bytes > budget_bytes) {
-    return user_error(
-        "{}={}: the {} needs {} bytes ({:.3f} GiB), {} more than that; raise the budget, or lower what the "
-        "step keeps "
-        "(per_device_batch_size, remat_policy, more ranks)",
-        options.budget_key, budget_bytes, options.name, bytes, static_cast<double>(bytes) / kGiB,
-        bytes - budget_bytes);
-  }
+  if (budget_bytes == 0 || bytes <= budget_bytes) return {};
+  return user_error(
+      "{}={}: the {} needs {} bytes ({:.3f} GiB), {} more than that; raise the budget, or lower what the "
+      "step keeps (per_device_batch_size, remat_policy, more ranks)",
+      options.budget_key, budget_bytes, options.name, bytes, static_cast<double>(bytes) / kGiB,
+      bytes - budget_bytes);
+}
+
+Result<Arena> Arena::create(int64_t bytes, int64_t budget_bytes, const ArenaOptions& options) {
+  LIGNUM_RETURN_IF_ERROR(check_budget(bytes, budget_bytes, options));
   Arena arena;
   arena.bytes_ = bytes;
   if (bytes == 0) return arena;

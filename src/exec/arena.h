@@ -28,6 +28,8 @@ class Arena {
   // Reserves bytes (>= 0, rounded up to kAlignment) at a multiple of kAlignment. budget_bytes 0: none; else
   // more than the budget is a user error that names both. The memory reads as zero until written.
   static Result<Arena> create(int64_t bytes, int64_t budget_bytes = 0, const ArenaOptions& options = {});
+  // Whether create() would take that budget.
+  static Status check_budget(int64_t bytes, int64_t budget_bytes, const ArenaOptions& options = {});
   Arena() = default;  // empty
   ~Arena();
   Arena(Arena&& other) noexcept;

@@ -310,11 +310,18 @@ ir::Graph forward(const ModelConfig& m, const Shape& shape, Head head) {
   const bool whole = head == Head::logits || shape.loss_tile == 0 || m.logit_softcap > 0;
   const Value logits = whole ? soft_cap(b, m, b.matmul(x, head_operand, {2}, {1})) : Value{};
   b.tag.path = "loss";
-  const auto loss = whole ? b.add_all("cross_entropy", {logits, labels})
-                          : b.add_all("linear_cross_entropy", {x, head_operand, labels},
-                                      {{"tile", shape.loss_tile}, {"gradients", head == Head::gradients}});
+  ir::Attrs attrs;
+  const bool has_z = shape.z_loss > 0 && head != Head::loss;
+  if (has_z) attrs.set("z_loss", shape.z_loss);
+  if (!whole) {
+    attrs.set("tile", shape.loss_tile);
+    attrs.set("gradients", head == Head::gradients);
+  }
+  const auto loss = whole ? b.add_all("cross_entropy", {logits, labels}, attrs)
+                          : b.add_all("linear_cross_entropy", {x, head_operand, labels}, attrs);
   g.output("loss_sum", loss[0]);
   g.output("tokens", loss[1]);
+  if (has_z) g.output("z_loss_sum", loss.back());
   if (head == Head::logits) g.output("logits", logits);
   return g;
 }

@@ -54,6 +54,7 @@ struct Shape {
   DType dtype = DType::f32;  // of activations and of the weights' operands; masters are f32
   int64_t loss_tile = 0;     // tokens of a rank whose logits are held at a time; 0: all of them
   bool segmented = false;    // a row may hold several documents, which attention keeps apart
+  double z_loss = 0;         // what squares of log-sum-exps are multiplied by; not in Head::loss
 };
 
 // What stands at the end. logits and whole ones (loss_tile = 0): matmul, then cross_entropy; else
@@ -72,7 +73,8 @@ int64_t loss_tile(int64_t tokens, int64_t tiles);
 // Params: the parameters (f32), then "input_ids", "labels" and "positions" (i32 [batch, sequence]; label -100
 // = not supervised, labels are shifted already); where rows are segmented also "segments", likewise: the
 // number of each token's document. Outputs: "loss_sum" (f32, over supervised tokens), "tokens" (f32, their
-// number) and, when wanted, "logits" [batch, sequence, vocab].
+// number), with z_loss "z_loss_sum" (f32, to be differentiated beside loss_sum) and, when wanted, "logits"
+// [batch, sequence, vocab].
 ir::Graph forward(const config::ModelConfig& model, const Shape& shape, Head head);
 
 // A step of generation: the next tokens of `rows` sequences, whose keys and values stay in a cache between

@@ -250,13 +250,15 @@ Graph autodiff(const Graph& forward, const AutodiffOptions& options) {
   Builder b(g);
   std::map<Value, Value> seeds;
   for (const ir::Output& o : g.outputs()) {
-    if (o.name != options.loss) continue;
+    if (std::find(options.losses.begin(), options.losses.end(), o.name) == options.losses.end()) continue;
     LIGNUM_CHECK(g.type(o.value).dims.empty(), "the loss is {}", ir::to_string(g.type(o.value)));
     b.tag.path = "loss";
     b.tag.role = Role::dgrad;
     seeds[o.value] = b.constant(g.type(o.value).dtype, {}, 1.0);
   }
-  LIGNUM_CHECK(seeds.size() == 1, "no output {}", options.loss);
+  LIGNUM_CHECK(std::any_of(g.outputs().begin(), g.outputs().end(),
+                           [&](const ir::Output& o) { return o.name == options.losses[0]; }),
+               "no output {}", options.losses[0]);
   const auto on_node = [&](const Node& n) {
     b.tag = n.tag;
     b.tag.role = Role::dgrad;

@@ -8,9 +8,10 @@
 namespace lignum::passes {
 
 struct AutodiffOptions {
-  // The scalar output that is differentiated; its seed is 1, so that a gradient is per supervised token and
-  // the division by the global token count happens once, in the update.
-  std::string loss = "loss_sum";
+  // The scalar outputs whose sum is differentiated, of those that there are; their seeds are 1, so that a
+  // gradient is per supervised token and the division by the global token count happens once, in the update.
+  // The first must be there.
+  std::vector<std::string> losses = {"loss_sum", "z_loss_sum"};
   // Gradients of every f32 param that the loss depends on.
 };
 

@@ -520,7 +520,7 @@ class Frame {
 };
 
 std::string state_part(const std::string& param, DType dtype) {
-  if (param.starts_with("adam_")) return "optimizer";
+  if (param.starts_with("adam_") || param.starts_with("sgd_")) return "optimizer";
   if (param.starts_with("cache:")) return "cache";
   return dtype_is_float(dtype) && param.find('.') != std::string::npos ? "weights" : "inputs";
 }

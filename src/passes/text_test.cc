@@ -77,7 +77,13 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
     return ir::print(remat(autodiff(g), policy));
   }
   if (c.pass == "accumulate") return ir::print(accumulate(g, c.number("n", 1)));
-  if (c.pass == "update") return ir::print(add_update(g, {}));
+  if (c.pass == "update") {
+    Optimizer optimizer;
+    if (c.number("sgd", 0) != 0) optimizer.kind = Optimizer::Kind::sgd;
+    optimizer.momentum = 0.875 * static_cast<double>(c.number("momentum", 0));
+    optimizer.limits = c.number("limits", 0) != 0;
+    return ir::print(add_update(g, optimizer));
+  }
   if (c.pass == "partition") {
     const Mesh mesh{{{"data", c.number("data", 1)}, {"fsdp", c.number("fsdp", 1)}}};
     LIGNUM_ASSIGN_OR_RETURN(const Partitioned p, partition(g, mesh));

@@ -1,6 +1,9 @@
 #include "passes/update.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <optional>
 
 #include "ir/copy.h"
 #include "ops/op.h"
@@ -18,10 +21,16 @@ constexpr std::string_view kGradPrefix = "grad:";
 
 bool is_gradient(const std::string& output) { return output.starts_with(kGradPrefix); }
 
-Value find_output(const Graph& g, std::string_view name) {
+std::optional<Value> output_of(const Graph& g, std::string_view name) {
   for (const ir::Output& o : g.outputs())
     if (o.name == name) return o.value;
-  LIGNUM_CHECK(false, "the step has no output {}", name);
+  return std::nullopt;
+}
+
+Value find_output(const Graph& g, std::string_view name) {
+  const auto value = output_of(g, name);
+  LIGNUM_CHECK(value.has_value(), "the step has no output {}", name);
+  return *value;
 }
 
 // Copies nodes of `from` into `to`; params first become those of `to` given.
@@ -45,6 +54,13 @@ std::vector<std::string> sharded_names(const ir::Type& type) {
 Value inverse_tokens(Builder& b, Value tokens) {
   const Value one = b.constant(DType::f32, {}, 1.0);
   return b.elementwise("div", {one, b.elementwise("max", {tokens, one})});
+}
+
+ops::Values sgd_inputs(Value param, Value grad, Value learning_rate, Value scale,
+                       const ops::Values& moments) {
+  ops::Values in = {param, grad, learning_rate, scale};
+  in.insert(in.end(), moments.begin(), moments.end());
+  return in;
 }
 
 }  // namespace
@@ -115,7 +131,20 @@ Graph accumulate(const Graph& step, int64_t n) {
   return g;
 }
 
-Graph add_update(const Graph& gradients, const AdamW& options) {
+std::vector<Moment> Optimizer::moments() const {
+  if (kind == Kind::adamw) return {{"adam_m:", mu_dtype}, {"adam_v:", nu_dtype}};
+  if (momentum > 0) return {{"sgd_trace:", DType::f32}};
+  return {};
+}
+
+std::string describe(const Optimizer& o) {
+  if (o.kind == Optimizer::Kind::adamw)
+    return fmt::format("adamw, moments {} and {}", dtype_name(o.mu_dtype), dtype_name(o.nu_dtype));
+  if (o.momentum == 0) return "sgd";
+  return fmt::format("sgd, momentum {}{}", o.momentum, o.nesterov ? " (nesterov)" : "");
+}
+
+Graph add_update(const Graph& gradients, const Optimizer& options) {
   Graph g;
   g.name = gradients.name;
   const std::map<Value, Value> map = copy_nodes(gradients, g);
@@ -149,18 +178,31 @@ Graph add_update(const Graph& gradients, const AdamW& options) {
                               b.elementwise("div", {b.constant(DType::f32, {}, options.clip), norm})});
     scale = b.elementwise("mul", {inverse, coefficient});
   }
-  // 0 x finite adds nothing; a loss or norm that is not finite makes the scale NaN, and adamw_update then
+  // 0 x finite adds nothing; a loss or norm that is not finite makes the scale NaN, and the update's op then
   // leaves the state alone. (min(1, clip / norm) alone would turn an infinite norm into a step of zero
   // gradients.)
-  const Value poison =
-      b.elementwise("mul", {b.constant(DType::f32, {}, 0.0), b.elementwise("add", {loss, norm})});
+  Value suspect = b.elementwise("add", {loss, norm});
+  if (options.limits) {
+    // 1 / (value <= limit): 1, or infinity above the limit.
+    const std::pair<std::string_view, Value> limited[] = {{"loss_limit", loss}, {"grad_norm_limit", norm}};
+    for (const auto& [name, value] : limited) {
+      const Value limit = g.param(std::string(name), {DType::f32, {}, {}});
+      const Value within = b.convert(b.elementwise("le", {value, limit}), DType::f32);
+      const Value one = b.constant(DType::f32, {}, 1.0);
+      suspect = b.elementwise("add", {suspect, b.elementwise("div", {one, within})});
+    }
+  }
+  const Value poison = b.elementwise("mul", {b.constant(DType::f32, {}, 0.0), suspect});
   scale = b.elementwise("add", {scale, poison});
+  const bool adamw = options.kind == Optimizer::Kind::adamw;
   const Value learning_rate = g.param("learning_rate", {DType::f32, {}, {}});
   const Value step = g.param("step", {DType::i32, {}, {}});
   g.output("loss", loss);
   g.output("tokens", tokens);
   g.output("grad_norm", norm);
-  b.tag.path = "optimizer/adamw";
+  if (const auto z = output_of(gradients, "z_loss_sum"))
+    g.output("z_loss", b.elementwise("mul", {map.at(*z), inverse}));
+  b.tag.path = adamw ? "optimizer/adamw" : "optimizer/sgd";
   const auto param_index = [&](std::string_view name) {
     for (int64_t i = 0; i < static_cast<int64_t>(g.params().size()); ++i)
       if (g.param_name(i) == name) return static_cast<int32_t>(i);
@@ -169,17 +211,26 @@ Graph add_update(const Graph& gradients, const AdamW& options) {
   for (const auto& [name, grad] : grads) {
     const int32_t p = param_index(name);
     const ir::Type type = g.type(g.param_value(p));
-    const auto m = static_cast<int32_t>(g.params().size());
-    const Value mv = g.param("adam_m:" + name, type), vv = g.param("adam_v:" + name, type);
-    const auto out = b.add_all("adamw_update", {g.param_value(p), mv, vv, grad, learning_rate, step, scale},
-                               {{"b1", options.b1},
-                                {"b2", options.b2},
-                                {"eps", options.eps},
-                                {"eps_root", options.eps_root},
-                                {"weight_decay", options.decays(name) ? options.weight_decay : 0.0}});
+    const auto first = static_cast<int32_t>(g.params().size());
+    ops::Values moments;
+    for (const Moment& m : options.moments()) {
+      ir::Type t = type;
+      t.dtype = m.dtype;
+      moments.push_back(g.param(std::string(m.prefix) + name, std::move(t)));
+    }
+    const ops::Values out =
+        adamw ? b.add_all("adamw_update",
+                          {g.param_value(p), moments[0], moments[1], grad, learning_rate, step, scale},
+                          {{"b1", options.b1},
+                           {"b2", options.b2},
+                           {"eps", options.eps},
+                           {"eps_root", options.eps_root},
+                           {"weight_decay", options.decays(name) ? options.weight_decay : 0.0}})
+              : b.add_all("sgd_update", sgd_inputs(g.param_value(p), grad, learning_rate, scale, moments),
+                          {{"momentum", options.momentum}, {"nesterov", options.nesterov}});
     g.output(name, out[0], p);
-    g.output("adam_m:" + name, out[1], m);
-    g.output("adam_v:" + name, out[2], m + 1);
+    for (size_t i = 0; i < moments.size(); ++i)
+      g.output(g.param_name(first + static_cast<int64_t>(i)), out[i + 1], first + static_cast<int32_t>(i));
   }
   return g;
 }

@@ -41,18 +41,29 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   o.mesh.axes = {{"data", mesh.data}, {"fsdp", mesh.fsdp}};
   o.shape.batch = c.rows_per_device() * ranks;
   o.shape.sequence = c.integer("max_target_length");
-  o.shape.dtype = c.text("dtype") == "bfloat16" ? DType::bf16 : DType::f32;
   o.shape.segmented = c.boolean("packing") && c.text("dataset_type") != "synthetic";
+  const auto dtype_of = [&c](std::string_view key) {
+    return c.text(key) == "bfloat16" ? DType::bf16 : DType::f32;
+  };
+  o.shape.dtype = dtype_of("dtype");
+  o.shape.z_loss = c.real("z_loss_multiplier");
   o.accumulation = c.integer("gradient_accumulation_steps");
   o.vocab_tiling = c.integer("num_vocab_tiling");
   if (c.text("fuse") == "off") o.disabled.insert("fuse");
   LIGNUM_ASSIGN_OR_RETURN(o.remat, passes::remat_policy(c.text("remat_policy")));
-  o.adamw.b1 = c.real("adam_b1");
-  o.adamw.b2 = c.real("adam_b2");
-  o.adamw.eps = c.real("adam_eps");
-  o.adamw.eps_root = c.real("adam_eps_root");
-  o.adamw.weight_decay = c.real("adam_weight_decay");
-  o.adamw.clip = c.real("gradient_clipping_threshold");
+  using Kind = passes::Optimizer::Kind;
+  o.optimizer.kind = c.text("opt_type") == "sgd" ? Kind::sgd : Kind::adamw;
+  o.optimizer.limits = c.boolean("skip_step_on_spikes");
+  o.optimizer.momentum = c.real("momentum");
+  o.optimizer.nesterov = c.boolean("nesterov");
+  o.optimizer.mu_dtype = dtype_of("mu_dtype");
+  o.optimizer.nu_dtype = dtype_of("nu_dtype");
+  o.optimizer.b1 = c.real("adam_b1");
+  o.optimizer.b2 = c.real("adam_b2");
+  o.optimizer.eps = c.real("adam_eps");
+  o.optimizer.eps_root = c.real("adam_eps_root");
+  o.optimizer.weight_decay = c.real("adam_weight_decay");
+  o.optimizer.clip = c.real("gradient_clipping_threshold");
   o.schedule.prefetch_distance = c.integer("prefetch_distance");
   o.schedule.overlap = c.text("overlap") == "on";
   return o;
@@ -130,7 +141,7 @@ Result<Program> make_program(const ProgramOptions& o) {
     LIGNUM_RETURN_IF_ERROR(done("remat", g));
     g = passes::accumulate(g, o.accumulation);
     LIGNUM_RETURN_IF_ERROR(done("accumulate", g));
-    g = o.outputs == Outputs::state ? passes::add_update(g, o.adamw) : passes::add_mean_gradients(g);
+    g = o.outputs == Outputs::state ? passes::add_update(g, o.optimizer) : passes::add_mean_gradients(g);
     LIGNUM_RETURN_IF_ERROR(done("update", g));
   }
   return finish(std::move(g), o.mesh, o.schedule, !o.disabled.contains("fuse"), o.threads, done);

@@ -24,7 +24,7 @@ struct ProgramOptions {
   models::Shape shape;  // rows over all ranks, one micro-step; loss_tile comes from vocab_tiling
   int64_t accumulation = 1;
   passes::RematPolicy remat;
-  passes::AdamW adamw;
+  passes::Optimizer optimizer;
   passes::Mesh mesh;
   passes::ScheduleOptions schedule;
   int threads = 1;  // of a rank's pool

@@ -115,6 +115,16 @@ TEST(Series, ThinningKeepsTheOutline) {
   EXPECT_EQ(thinned(points, 200000).size(), points.size());
 }
 
+TEST(Series, ASkippedStepWithoutALossIsNoPoint) {
+  const auto s = parse_series(
+      "{\"step\":0,\"loss\":5}\n{\"step\":1,\"loss\":null,\"skipped\":\"loss nan\"}\n"
+      "{\"step\":2,\"loss\":9,\"skipped\":\"loss 9 above 6\"}\n",
+      "metrics.jsonl");
+  ASSERT_TRUE(s.ok()) << s.status().message();
+  ASSERT_EQ(s->steps.size(), 2U);
+  EXPECT_EQ(s->steps[1].step, 2);
+}
+
 TEST(Series, ALineThatIsNoRecordIsNamed) {
   EXPECT_EQ(series().steps.size(), 2U);  // the torn last line is that of a killed run
   EXPECT_EQ(series().evals.size(), 1U);

@@ -21,9 +21,13 @@ Result<RunSeries> parse_series(std::string_view text, const std::string& what) {
     const auto optional = [&](const char* key) {
       return has(key) ? std::optional<double>(j[key].get<double>()) : std::nullopt;
     };
+    const bool skipped = j.is_object() && j.contains("skipped");
     if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer() ||
-        !(has("loss") || has("eval_loss")))
+        !(has("loss") || has("eval_loss") || skipped))
       return user_error("{}: not the record of a step or an evaluation", where);
+    // A number that is not finite is null: no point of a chart.
+    const auto is_null = [&](const char* key) { return j.contains(key) && j[key].is_null(); };
+    if (skipped && (is_null("loss") || is_null("grad_norm"))) continue;
     const auto step = j["step"].get<int64_t>();
     if (has("eval_loss")) {
       out.evals.push_back({step, number_of("eval_loss")});

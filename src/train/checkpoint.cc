@@ -22,8 +22,6 @@ constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kState = "state.json";
 constexpr const char* kManifest = "manifest.json";
-constexpr const char* kFirst = "adam_m.";
-constexpr const char* kSecond = "adam_v.";
 
 std::string checkpoints_folder(const std::string& run) { return join_path(run, "checkpoints"); }
 
@@ -46,6 +44,7 @@ json state_to_json(const CheckpointState& s) {
           {"isa", s.isa},
           {"bf16_dot", s.bf16_dot},
           {"mesh", mesh},
+          {"policy", to_json(s.policy)},
           {"init_weights_seed", s.init_weights_seed},
           {"data_shuffle_seed", s.data_shuffle_seed},
           {"config", s.config}};
@@ -62,12 +61,15 @@ Result<CheckpointState> state_from_json(const json& j, const std::string& path) 
     s.isa = j.at("isa");
     s.bf16_dot = j.value("bf16_dot", "fma");  // there was no other way once, nor a word of it
     for (const json& axis : j.at("mesh")) s.mesh.push_back({axis.at("name"), axis.at("size")});
+    s.policy = policy_state_from(j.value("policy", json::object()));
     s.init_weights_seed = j.at("init_weights_seed");
     s.data_shuffle_seed = j.at("data_shuffle_seed");
     s.config = j.at("config");
     if (s.step < 0) return user_error("{}: step {} must be at least 0", path, s.step);
     if (s.rows_consumed < 0)
       return user_error("{}: rows_consumed {} must be at least 0", path, s.rows_consumed);
+    if (s.policy.skipped_steps < 0 || s.policy.skipped_steps > s.step)
+      return user_error("{}: {} of {} steps were skipped", path, s.policy.skipped_steps, s.step);
     for (const passes::MeshAxis& axis : s.mesh)
       if (axis.size < 1) return user_error("{}: mesh axis {} of size {}", path, axis.name, axis.size);
     return s;
@@ -80,24 +82,30 @@ Result<SafetensorsLayout> model_layout(const config::ModelConfig& model) {
   return SafetensorsLayout::plan(models::file_tensors(model), {{"format", "pt"}});
 }
 
-Result<SafetensorsLayout> optimizer_layout(const config::ModelConfig& model) {
+// "adam_m:" in the graph is "adam_m." in the file.
+std::string file_prefix(const passes::Moment& m) {
+  return std::string(m.prefix.substr(0, m.prefix.size() - 1)) + ".";
+}
+
+Result<SafetensorsLayout> optimizer_layout(const RankState& rank) {
   std::vector<TensorPlan> all;
-  for (const char* prefix : {kFirst, kSecond})
-    for (TensorPlan t : models::file_tensors(model)) {
-      t.name = prefix + t.name;
+  for (const passes::Moment& m : rank.moments)
+    for (TensorPlan t : models::file_tensors(rank.model)) {
+      t.name = file_prefix(m) + t.name;
+      t.dtype = m.dtype;
       all.push_back(std::move(t));
     }
   return SafetensorsLayout::plan(all);
 }
 
 // The shard of a parameter, or of one of its moments.
-float* shard(const RankState& rank, std::string_view moment, const models::Parameter& p) {
-  return reinterpret_cast<float*>(rank.executor.param(std::string(moment) + p.pattern));
+std::byte* shard(const RankState& rank, std::string_view moment, const models::Parameter& p) {
+  return rank.executor.param(std::string(moment) + p.pattern);
 }
 
 Status write_tensors(const std::string& folder, const RankState& rank) {
   LIGNUM_ASSIGN_OR_RETURN(SafetensorsLayout model, model_layout(rank.model));
-  LIGNUM_ASSIGN_OR_RETURN(SafetensorsLayout optimizer, optimizer_layout(rank.model));
+  LIGNUM_ASSIGN_OR_RETURN(SafetensorsLayout optimizer, optimizer_layout(rank));
   const auto open = rank.ranks.is_first() ? SafetensorsWriter::create : SafetensorsWriter::attach;
   const auto parameters = models::parameters(rank.model);
   if (!rank.ranks.is_first()) LIGNUM_RETURN_IF_ERROR(rank.ranks.barrier());  // the files are there
@@ -105,14 +113,15 @@ Status write_tensors(const std::string& folder, const RankState& rank) {
   LIGNUM_ASSIGN_OR_RETURN(SafetensorsWriter optimizer_file,
                           open(std::move(optimizer), join_path(folder, kOptimizer)));
   if (rank.ranks.is_first()) LIGNUM_RETURN_IF_ERROR(rank.ranks.barrier());
-  const auto write = [&](const SafetensorsWriter& file, const std::string& prefix, std::string_view moment) {
-    return write_parameters(rank.model, rank.shards, file, prefix, [&](int64_t i) -> const float* {
-      return shard(rank, moment, parameters[static_cast<size_t>(i)]);
-    });
+  const auto write = [&](const SafetensorsWriter& file, const std::string& prefix, const passes::Moment& m) {
+    return write_parameters(rank.model, rank.shards, file, prefix, m.dtype,
+                            [&](int64_t i) -> const std::byte* {
+                              return shard(rank, m.prefix, parameters[static_cast<size_t>(i)]);
+                            });
   };
-  LIGNUM_RETURN_IF_ERROR(write(model_file, "", ""));
-  LIGNUM_RETURN_IF_ERROR(write(optimizer_file, kFirst, "adam_m:"));
-  LIGNUM_RETURN_IF_ERROR(write(optimizer_file, kSecond, "adam_v:"));
+  LIGNUM_RETURN_IF_ERROR(write(model_file, "", {"", DType::f32}));
+  for (const passes::Moment& m : rank.moments)
+    LIGNUM_RETURN_IF_ERROR(write(optimizer_file, file_prefix(m), m));
   if (!rank.ranks.is_first()) {
     LIGNUM_RETURN_IF_ERROR(model_file.sync());
     LIGNUM_RETURN_IF_ERROR(optimizer_file.sync());
@@ -245,14 +254,19 @@ Status read_checkpoint(const Checkpoint& checkpoint, const RankState& rank) {
   LIGNUM_ASSIGN_OR_RETURN(const SafetensorsReader optimizer,
                           SafetensorsReader::open(join_path(checkpoint.folder, kOptimizer)));
   const auto parameters = models::parameters(rank.model);
-  const auto read = [&](const SafetensorsReader& file, const std::string& prefix, std::string_view moment) {
-    return read_parameters(rank.model, rank.shards, file, prefix, [&](int64_t i) {
-      return shard(rank, moment, parameters[static_cast<size_t>(i)]);
+  const auto read = [&](const SafetensorsReader& file, const std::string& prefix, const passes::Moment& m) {
+    return read_parameters(rank.model, rank.shards, file, prefix, m.dtype, [&](int64_t i) {
+      return shard(rank, m.prefix, parameters[static_cast<size_t>(i)]);
     });
   };
-  LIGNUM_RETURN_IF_ERROR(read(model, "", ""));
-  LIGNUM_RETURN_IF_ERROR(read(optimizer, kFirst, "adam_m:"));
-  return read(optimizer, kSecond, "adam_v:");
+  LIGNUM_RETURN_IF_ERROR(read(model, "", {"", DType::f32}));
+  for (const passes::Moment& m : rank.moments) {
+    LIGNUM_RETURN_IF_ERROR(
+        read(optimizer, file_prefix(m), m)
+            .with_context("the checkpoint of another optimizer? (opt_type and momentum must stay, or use "
+                          "another run_name)"));
+  }
+  return {};
 }
 
 }  // namespace lignum::train

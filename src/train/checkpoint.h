@@ -1,8 +1,8 @@
-// Checkpoints of a run: RUN/checkpoints/STEP/, STEP being the number of updates done, which is the number of
+// Checkpoints of a run: RUN/checkpoints/STEP/, STEP being the number of steps done, which is the number of
 // the next step.
 //   config.json            the model, as Hugging Face writes it
 //   model.safetensors      f32 masters under Hugging Face's names
-//   optimizer.safetensors  adam_m.NAME and adam_v.NAME, f32
+//   optimizer.safetensors  adam_m.NAME and adam_v.NAME, or sgd_trace.NAME, in the moments' dtypes
 //   state.json             CheckpointState
 //   tokenizer.json         of the run, where it has one; a SentencePiece model is tokenizer.model
 //   manifest.json          size and CRC-32C of each of the files above
@@ -17,15 +17,17 @@
 #include "exec/executor.h"
 #include "train/parameters.h"
 #include "train/ranks.h"
+#include "train/step_policy.h"
 
 namespace lignum::train {
 
 struct CheckpointState {
-  int64_t step = 0;           // updates done
+  int64_t step = 0;           // steps done, skipped ones among them
   int64_t rows_consumed = 0;  // where the stream of rows goes on
   std::string data;           // Rows::fingerprint
   std::string isa, bf16_dot;  // the kernels' choice
   std::vector<passes::MeshAxis> mesh;
+  PolicyState policy;  // steps that were skipped, what the next ones are judged by
   int64_t init_weights_seed = 0, data_shuffle_seed = 0;
   std::string config;          // the run's configuration, as YAML
   std::string tokenizer;       // the file's bytes, for the writer; empty: none
@@ -52,6 +54,7 @@ Result<Checkpoint> open_checkpoint(const std::string& folder);
 // What the SPMD calls below need of a rank. The executor runs a step of outputs=state.
 struct RankState {
   const config::ModelConfig& model;
+  std::vector<passes::Moment> moments;  // of the optimizer
   RankShards shards;
   exec::Executor& executor;
   const Ranks& ranks;
@@ -61,7 +64,8 @@ struct RankState {
 // stays as it is.
 Status write_checkpoint(const std::string& run, const CheckpointState& state, const RankState& rank);
 
-// Parameters and moments into this rank's shards.
+// Parameters and moments into this rank's shards. Moments that the checkpoint lacks are a user error (another
+// optimizer wrote it); those of another dtype are converted.
 Status read_checkpoint(const Checkpoint& checkpoint, const RankState& rank);
 
 }  // namespace lignum::train

@@ -114,6 +114,7 @@ Status EventFile::add(const StepMetrics& m) {
       {"perf/per_device_tokens_per_sec", m.tokens_per_s / ranks},
       {"memory/arena_bytes", static_cast<double>(m.memory_bytes)},
       {"memory/process_bytes", static_cast<double>(m.process_bytes)}};
+  if (m.z_loss) scalars.push_back({"learning/z_loss", *m.z_loss});
   if (m.mfu) scalars.push_back({"perf/mfu", *m.mfu});
   if (m.hfu) scalars.push_back({"perf/hfu", *m.hfu});
   return add(m.step, scalars);

@@ -14,10 +14,14 @@
 namespace lignum::train {
 
 nlohmann::ordered_json to_json(const StepMetrics& m) {
-  nlohmann::ordered_json j = {{"step", m.step},           {"loss", m.loss},
-                              {"grad_norm", m.grad_norm}, {"learning_rate", m.learning_rate},
-                              {"tokens", m.tokens},       {"tokens_per_s", m.tokens_per_s},
-                              {"tflops", m.tflops}};
+  nlohmann::ordered_json j = {{"step", m.step}, {"loss", m.loss}};  // a number that is not finite is null
+  if (m.z_loss) j["z_loss"] = *m.z_loss;
+  j["grad_norm"] = m.grad_norm;
+  j["learning_rate"] = m.learning_rate;
+  if (!m.skipped.empty()) j["skipped"] = m.skipped;
+  j["tokens"] = m.tokens;
+  j["tokens_per_s"] = m.tokens_per_s;
+  j["tflops"] = m.tflops;
   if (m.mfu) j["mfu"] = *m.mfu;
   if (m.hfu) j["hfu"] = *m.hfu;
   j["memory_bytes"] = m.memory_bytes;
@@ -26,9 +30,10 @@ nlohmann::ordered_json to_json(const StepMetrics& m) {
 }
 
 std::string to_line(const StepMetrics& m) {
-  std::string line = fmt::format(
-      "step {:>6}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  {:.1f} ms  {:.3f} TFLOP/s",
-      m.step, m.loss, m.grad_norm, m.learning_rate, m.tokens_per_s, 1e3 * m.seconds, m.tflops);
+  std::string line = fmt::format("step {:>6}  loss {:.4f}", m.step, m.loss);
+  if (m.z_loss) line += fmt::format("  z_loss {:.2e}", *m.z_loss);
+  line += fmt::format("  grad_norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  {:.1f} ms  {:.3f} TFLOP/s",
+                      m.grad_norm, m.learning_rate, m.tokens_per_s, 1e3 * m.seconds, m.tflops);
   if (m.mfu) line += fmt::format("  MFU {:.1f} %", 100 * *m.mfu);
   if (m.hfu) line += fmt::format("  HFU {:.1f} %", 100 * *m.hfu);
   line += fmt::format("  arena {}  process {}", plan::bytes_text(static_cast<double>(m.memory_bytes)),

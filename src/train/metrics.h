@@ -18,8 +18,10 @@ struct StepMetrics {
   double loss = 0;       // mean over the supervised tokens of the global batch
   double grad_norm = 0;  // of the mean loss, before clipping
   double learning_rate = 0;
-  int64_t tokens = 0;  // supervised, of all ranks
-  double seconds = 0;  // by a clock round the step
+  std::optional<double> z_loss;  // with z_loss_multiplier: what it adds to the loss that is trained on, apart
+  std::string skipped;           // why the update was left out; "" where it was not
+  int64_t tokens = 0;            // supervised, of all ranks
+  double seconds = 0;            // by a clock round the step
   double tokens_per_s = 0;
   double tflops = 0;  // 1e12 FLOP/s of a rank, counted as MaxText counts them
   // Model FLOPs over what the specification's peak gives in that time; absent without a specification.

@@ -35,9 +35,14 @@ void for_each_file_run(const models::Parameter& p, const passes::Sharding& shard
   });
 }
 
-// Rounded once from the file's type if that is f32 or bf16.
-Status read_as_bf16(const ModelFiles& files, const std::string& name, bf16* out, int64_t begin,
-                    int64_t count) {
+// Elements of a tensor of a ModelFiles or a SafetensorsReader, into a shard of `dtype` from element `local`
+// on; bf16 is rounded once from the file's type if that is f32 or bf16.
+template <class Files>
+Status read_elements(const Files& files, const std::string& name, DType dtype, std::byte* shard,
+                     int64_t local, int64_t begin, int64_t count) {
+  if (dtype == DType::f32)
+    return files.read_as_f32(name, reinterpret_cast<float*>(shard) + local, begin, count);
+  bf16* out = reinterpret_cast<bf16*>(shard) + local;
   constexpr int64_t kPiece = 16384;
   std::vector<float> piece(static_cast<size_t>(std::min(kPiece, count)));
   for (int64_t at = 0; at < count; at += kPiece) {
@@ -91,40 +96,36 @@ Status load_parameters(const config::ModelConfig& model, const ModelFiles& files
     for_each_file_run(
         p, shards.program.params[i], shards, [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
           if (!status.ok()) return;
-          const std::string name = names.of(p.file_name(layer));
-          if (dtype == DType::f32) {
-            status = files.read_as_f32(name, reinterpret_cast<float*>(data) + local, index, count);
-          } else {
-            status = read_as_bf16(files, name, reinterpret_cast<bf16*>(data) + local, index, count);
-          }
+          status = read_elements(files, names.of(p.file_name(layer)), dtype, data, local, index, count);
         });
   }
   return status;
 }
 
 Status write_parameters(const config::ModelConfig& model, const RankShards& shards,
-                        const SafetensorsWriter& writer, const std::string& prefix,
-                        FunctionRef<const float*(int64_t)> from) {
+                        const SafetensorsWriter& writer, const std::string& prefix, DType dtype,
+                        FunctionRef<const std::byte*(int64_t)> from) {
+  const int64_t size = dtype_size(dtype);
   const auto parameters = models::parameters(model);
   Status status;
   for (size_t i = 0; i < parameters.size() && status.ok(); ++i) {
     const passes::Sharding& sharding = shards.program.params[i];
     if (!writes_shard(sharding, shards.mesh, shards.rank)) continue;
-    const float* data = from(static_cast<int64_t>(i));
+    const std::byte* data = from(static_cast<int64_t>(i));
     for_each_file_run(parameters[i], sharding, shards,
                       [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
                         if (!status.ok()) return;
-                        const auto bytes = std::as_bytes(std::span(data + local, static_cast<size_t>(count)));
+                        const std::span bytes(data + local * size, static_cast<size_t>(count * size));
                         status = writer.write(prefix + parameters[i].file_name(layer),
-                                              static_cast<uint64_t>(index) * sizeof(float), bytes);
+                                              static_cast<uint64_t>(index * size), bytes);
                       });
   }
   return status;
 }
 
 Status read_parameters(const config::ModelConfig& model, const RankShards& shards,
-                       const SafetensorsReader& reader, const std::string& prefix,
-                       FunctionRef<float*(int64_t)> to) {
+                       const SafetensorsReader& reader, const std::string& prefix, DType dtype,
+                       FunctionRef<std::byte*(int64_t)> to) {
   for (const TensorPlan& t : models::file_tensors(model)) {
     LIGNUM_ASSIGN_OR_RETURN(const TensorInfo* info, reader.require(prefix + t.name));
     if (info->shape != t.shape) {
@@ -135,12 +136,12 @@ Status read_parameters(const config::ModelConfig& model, const RankShards& shard
   const auto parameters = models::parameters(model);
   Status status;
   for (size_t i = 0; i < parameters.size() && status.ok(); ++i) {
-    float* data = to(static_cast<int64_t>(i));
+    std::byte* data = to(static_cast<int64_t>(i));
     for_each_file_run(parameters[i], shards.program.params[i], shards,
                       [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
                         if (!status.ok()) return;
-                        status = reader.read_as_f32(prefix + parameters[i].file_name(layer), data + local,
-                                                    index, count);
+                        status = read_elements(reader, prefix + parameters[i].file_name(layer), dtype, data,
+                                               local, index, count);
                       });
   }
   return status;

@@ -28,16 +28,17 @@ void init_parameters(const config::ModelConfig& model, const RankShards& shards,
 Status load_parameters(const config::ModelConfig& model, const ModelFiles& files, const RankShards& shards,
                        exec::Executor& executor);
 
-// Writes this rank's part of every parameter (of those ranks that hold the same shard, one writes). `from`
-// gives the address of the shard of parameter i, as f32.
+// Writes this rank's part of every parameter, or of what an optimizer keeps of it (of those ranks that hold
+// the same shard, one writes). `from` gives the address of the shard of parameter i, in the file's dtype.
 Status write_parameters(const config::ModelConfig& model, const RankShards& shards,
-                        const SafetensorsWriter& writer, const std::string& prefix,
-                        FunctionRef<const float*(int64_t parameter)> from);
+                        const SafetensorsWriter& writer, const std::string& prefix, DType dtype,
+                        FunctionRef<const std::byte*(int64_t parameter)> from);
 
-// The inverse: fills this rank's shard of every parameter from tensors of the names and shapes that
-// write_parameters gives them. `to`: the address of the shard of parameter i, padding zero already.
+// The inverse: fills this rank's shard of every parameter, in `dtype`, from tensors of the names and shapes
+// that write_parameters gives them, whatever their dtype. `to`: the address of the shard of parameter i,
+// padding zero already.
 Status read_parameters(const config::ModelConfig& model, const RankShards& shards,
-                       const SafetensorsReader& reader, const std::string& prefix,
-                       FunctionRef<float*(int64_t parameter)> to);
+                       const SafetensorsReader& reader, const std::string& prefix, DType dtype,
+                       FunctionRef<std::byte*(int64_t parameter)> to);
 
 }  // namespace lignum::train

@@ -64,9 +64,7 @@ class RankLoop {
     LIGNUM_ASSIGN_OR_RETURN(pool_, exec::ThreadPool::create(run_.setup.threads));
     LIGNUM_ASSIGN_OR_RETURN(executor_, make_executor(run_.setup, run_.program, ranks_, *pool_, run_.budget));
     if (run_.evaluation) {
-      // What the step leaves of the budget; one byte is a budget too, 0 would be none.
-      const int64_t left =
-          run_.budget == 0 ? 0 : std::max<int64_t>(1, run_.budget - run_.program.memory.arena_bytes);
+      const int64_t left = left_for_evaluation(run_.budget, run_.program.memory.arena_bytes);
       LIGNUM_ASSIGN_OR_RETURN(evaluator_,
                               Evaluator::create(run_.setup, *run_.evaluation, ranks_, *pool_, left));
     }
@@ -96,13 +94,27 @@ class RankLoop {
   Status run() {
     const int64_t steps = run_.steps, eval_interval = run_.config.integer("eval_interval"),
                   period = run_.config.integer("checkpoint_period");
-    int stop = 0;
-    while (step_ < steps && stop == 0) {
+    LIGNUM_ASSIGN_OR_RETURN(int stop, asked_to_stop());  // a signal may have come while the run was prepared
+    if (stop != 0 && run_.checkpoints) LIGNUM_RETURN_IF_ERROR(save());
+    std::string ended;
+    if (evaluator_ && stop == 0 && policy_.owes_evaluation(step_)) {
+      LIGNUM_RETURN_IF_ERROR(evaluate());
+      ended = policy_.end_reason();
+    }
+    while (step_ < steps && stop == 0 && ended.empty()) {
       LIGNUM_RETURN_IF_ERROR(one_step());
       LIGNUM_ASSIGN_OR_RETURN(stop, asked_to_stop());
       const bool last = step_ == steps || stop != 0;
-      if (run_.checkpoints && (last || step_ % period == 0)) LIGNUM_RETURN_IF_ERROR(save());
-      if (evaluator_ && stop == 0 && (last || step_ % eval_interval == 0)) LIGNUM_RETURN_IF_ERROR(evaluate());
+      // Before the save, which keeps what the evaluation showed.
+      if (evaluator_ && stop == 0 && (last || step_ % eval_interval == 0)) {
+        LIGNUM_RETURN_IF_ERROR(evaluate());
+        if (step_ < steps) ended = policy_.end_reason();
+      }
+      if (run_.checkpoints && (last || !ended.empty() || step_ % period == 0)) LIGNUM_RETURN_IF_ERROR(save());
+    }
+    if (!ended.empty() && ranks_.is_first()) {
+      summary_.ended_early = ended;
+      run_.log(fmt::format("ends after {} of {} steps: {}", step_, steps, ended));
     }
     LIGNUM_RETURN_IF_ERROR(measure_processes());
     if (ranks_.is_first()) return finish(stop);
@@ -111,7 +123,9 @@ class RankLoop {
 
  private:
   RankShards shards() const { return {run_.program, run_.setup.step.mesh, ranks_.rank()}; }
-  RankState state() const { return {run_.setup.model, shards(), *executor_, ranks_}; }
+  RankState state() const {
+    return {run_.setup.model, run_.setup.step.optimizer.moments(), shards(), *executor_, ranks_};
+  }
 
   // The same on every rank, so that all stop after the same step. Where ranks are processes the signal may
   // have come to any of them.
@@ -134,6 +148,7 @@ class RankLoop {
   }
 
   Status load_state() {
+    policy_ = StepPolicy(run_.config, run_.resume ? run_.resume->state.policy : PolicyState());
     if (run_.resume) {
       step_ = run_.resume->state.step;
       rows_consumed_ = run_.resume->state.rows_consumed;
@@ -152,9 +167,14 @@ class RankLoop {
   void put_inputs(float learning_rate) {
     const BatchInputs inputs(*executor_);
     for (int64_t m = 0; m < run_.setup.batch.micro_steps; ++m) inputs.put(loader_->next(), m);
-    const auto number = static_cast<int32_t>(step_);
+    const auto updates = static_cast<int32_t>(policy_.updates(step_));
     std::memcpy(executor_->param("learning_rate"), &learning_rate, sizeof(learning_rate));
-    std::memcpy(executor_->param("step"), &number, sizeof(number));
+    std::memcpy(executor_->param("step"), &updates, sizeof(updates));
+    if (run_.setup.step.optimizer.limits) {
+      const StepPolicy::Limits limits = policy_.limits();
+      std::memcpy(executor_->param("loss_limit"), &limits.loss, sizeof(limits.loss));
+      std::memcpy(executor_->param("grad_norm_limit"), &limits.grad_norm, sizeof(limits.grad_norm));
+    }
   }
 
   Status one_step() {
@@ -167,9 +187,10 @@ class RankLoop {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     const float loss = read_scalar(*executor_, "loss"), norm = read_scalar(*executor_, "grad_norm");
     // Both are the same number on every rank, and so is what follows from them.
-    if (!std::isfinite(loss) || !std::isfinite(norm)) return stop_non_finite(loss, norm);
+    const StepPolicy::Judgement judged = policy_.judge(step_, loss, norm);
+    if (judged.verdict == StepPolicy::Verdict::abort) return stop_non_finite(loss, norm);
     if (traced) profile_.add(seconds);
-    if (ranks_.is_first()) LIGNUM_RETURN_IF_ERROR(report(loss, norm, learning_rate, seconds));
+    if (ranks_.is_first()) LIGNUM_RETURN_IF_ERROR(report(loss, norm, learning_rate, seconds, judged.why));
     ++step_;
     rows_consumed_ += run_.setup.batch.global_rows();
     return {};
@@ -181,12 +202,15 @@ class RankLoop {
     return ranks_.is_first() && seconds_.size() >= 2 && (seconds_.size() == 2 || has_line());
   }
 
-  Status report(float loss, float norm, float learning_rate, double seconds) {
+  Status report(float loss, float norm, float learning_rate, double seconds, const std::string& skipped) {
     StepMetrics m;
     m.step = step_;
+    m.skipped = skipped;
+    if (!skipped.empty()) run_.log(fmt::format("step {} is skipped, no update: {}", step_, skipped));
     m.loss = loss;
     m.grad_norm = norm;
     m.learning_rate = learning_rate;
+    if (run_.setup.step.shape.z_loss > 0) m.z_loss = read_scalar(*executor_, "z_loss");
     m.tokens = static_cast<int64_t>(read_scalar(*executor_, "tokens"));
     m.seconds = seconds;
     m.tokens_per_s = static_cast<double>(m.tokens) / seconds;
@@ -238,6 +262,7 @@ class RankLoop {
     s.isa = kernels::isa_name(run_.setup.kernels.choice.isa);
     s.bf16_dot = kernels::bf16_dot_name(run_.setup.kernels.choice.bf16_dot);
     s.mesh = run_.setup.step.mesh.axes;
+    s.policy = policy_.state();
     s.init_weights_seed = run_.config.integer("init_weights_seed");
     s.data_shuffle_seed = run_.config.integer("data_shuffle_seed");
     s.config = run_.config.to_yaml();
@@ -255,6 +280,7 @@ class RankLoop {
   Status evaluate() {
     evaluator_->copy_parameters(*executor_);
     LIGNUM_ASSIGN_OR_RETURN(const EvalMetrics m, evaluator_->run(step_));
+    policy_.add_evaluation(step_, m.loss);
     if (!ranks_.is_first()) return {};
     summary_.eval = m;
     run_.log(to_line(m));
@@ -282,6 +308,7 @@ class RankLoop {
 
   Status finish(int stop) {
     summary_.stopped_by = stop;
+    summary_.skipped_steps = policy_.state().skipped_steps;
     summary_.steps = static_cast<int64_t>(seconds_.size());
     summary_.resident_bytes = resident_;
     std::vector<double> steady(seconds_.begin() + (seconds_.size() > 4 ? 2 : 0), seconds_.end());
@@ -298,6 +325,7 @@ class RankLoop {
   TrainSummary& summary_;
   Profile& profile_;
   std::optional<BatchLoader> loader_;
+  StepPolicy policy_;
   std::unique_ptr<exec::ThreadPool> pool_;
   std::unique_ptr<exec::Executor> executor_;
   std::unique_ptr<Evaluator> evaluator_;

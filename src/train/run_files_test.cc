@@ -74,12 +74,12 @@ TEST(Setup, MaskNamesWhatIsNotDecayed) {
   ASSERT_TRUE(config.ok()) << config.status().message();
   const auto setup = make_setup(*config, nullptr);
   ASSERT_TRUE(setup.ok()) << setup.status().message();
-  const auto names = not_decayed(setup->model, setup->step.adamw);
+  const auto names = not_decayed(setup->model, setup->step.optimizer);
   for (const std::string& name : names)
     EXPECT_TRUE(name.find("norm") != std::string::npos || name.find("lm_head") != std::string::npos) << name;
   EXPECT_GE(names.size(), 3U);
-  EXPECT_FALSE(setup->step.adamw.decays("model.norm.weight"));
-  EXPECT_TRUE(setup->step.adamw.decays("model.layers.{}.mlp.up_proj.weight"));
+  EXPECT_FALSE(setup->step.optimizer.decays("model.norm.weight"));
+  EXPECT_TRUE(setup->step.optimizer.decays("model.layers.{}.mlp.up_proj.weight"));
 }
 
 TEST(Checkpoints, ListTakesStepsOnly) {

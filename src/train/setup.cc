@@ -2,27 +2,31 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
-#include <regex>
+#include <set>
 #include <thread>
 
 #include "base/file.h"
 #include "comm/threads.h"
+#include "tokenizer/regex.h"
 
 namespace lignum::train {
 namespace {
 
-Result<std::vector<std::regex>> mask_patterns(const config::Config& config) {
-  std::vector<std::regex> patterns;
+// The parameters that a pattern of adamw_mask is found in.
+Result<std::set<std::string>> masked_names(const config::Config& config, const config::ModelConfig& model) {
+  std::set<std::string> names;
   for (const std::string& text : config.list("adamw_mask")) {
-    try {
-      patterns.emplace_back(text, std::regex::ECMAScript | std::regex::optimize);
-    } catch (const std::regex_error& e) {
-      return user_error("adamw_mask: '{}' is no regular expression ({})", text, e.what());
+    const Result<tokenizer::Regex> pattern = tokenizer::Regex::compile(text);
+    if (!pattern.ok()) return pattern.status().with_context("adamw_mask");
+    for (const models::Parameter& p : models::parameters(model)) {
+      const auto found = [&](size_t, size_t) { names.insert(p.pattern); };
+      LIGNUM_RETURN_IF_ERROR(pattern->find(p.pattern, found).with_context("adamw_mask"));
     }
   }
-  return patterns;
+  return names;
 }
 
 Result<int> threads_of_a_rank(const config::Config& config, int64_t ranks) {
@@ -37,19 +41,17 @@ Result<int> threads_of_a_rank(const config::Config& config, int64_t ranks) {
 Result<plan::ProgramOptions> step_options(const config::Config& config, const config::ModelConfig& model,
                                           int64_t ranks) {
   LIGNUM_ASSIGN_OR_RETURN(plan::ProgramOptions o, plan::program_options(config, model, ranks));
-  LIGNUM_ASSIGN_OR_RETURN(const std::vector<std::regex> patterns, mask_patterns(config));
-  o.adamw.decays = [patterns](const std::string& name) {
-    for (const std::regex& p : patterns)
-      if (std::regex_search(name, p)) return false;
-    return true;
+  LIGNUM_ASSIGN_OR_RETURN(std::set<std::string> masked, masked_names(config, model));
+  o.optimizer.decays = [masked = std::move(masked)](const std::string& name) {
+    return !masked.contains(name);
   };
   return o;
 }
 
-std::vector<std::string> not_decayed(const config::ModelConfig& model, const passes::AdamW& adamw) {
+std::vector<std::string> not_decayed(const config::ModelConfig& model, const passes::Optimizer& optimizer) {
   std::vector<std::string> names;
   for (const models::Parameter& p : models::parameters(model))
-    if (!adamw.decays(p.pattern)) names.push_back(p.pattern);
+    if (!optimizer.decays(p.pattern)) names.push_back(p.pattern);
   return names;
 }
 
@@ -113,6 +115,10 @@ int64_t memory_budget(const config::Config& config, const hw::Spec* spec, int64_
   }
   const int64_t pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
   return pages > 0 && page > 0 ? pages * page / ranks_here : 0;
+}
+
+int64_t left_for_evaluation(int64_t budget, int64_t arena_bytes) {
+  return budget == 0 ? 0 : std::max<int64_t>(1, budget - arena_bytes);
 }
 
 std::string run_folder(const config::Config& config) {

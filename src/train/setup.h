@@ -37,7 +37,7 @@ Status share_kernels(const Ranks& processes, Setup& setup);
 Result<plan::ProgramOptions> step_options(const config::Config& config, const config::ModelConfig& model,
                                           int64_t ranks);
 // The parameters that adamw_mask keeps from being decayed, in the model's order.
-std::vector<std::string> not_decayed(const config::ModelConfig& model, const passes::AdamW& adamw);
+std::vector<std::string> not_decayed(const config::ModelConfig& model, const passes::Optimizer& optimizer);
 
 // The forward pass over the same rows of a rank, for evaluation.
 plan::ProgramOptions eval_options(const Setup& setup);
@@ -46,6 +46,9 @@ plan::ProgramOptions eval_options(const Setup& setup);
 // or a CPU's without memory) its part of this machine's physical memory; 0 (none) where the system does not
 // tell.
 int64_t memory_budget(const config::Config& config, const hw::Spec* spec, int64_t ranks_here);
+
+// What a step's arena leaves of the budget; one byte is a budget too, 0 would be none.
+int64_t left_for_evaluation(int64_t budget, int64_t arena_bytes);
 
 // base_output_directory/run_name; without a name one is made from the time.
 std::string run_folder(const config::Config& config);

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "comm/threads.h"
+#include "exec/arena.h"
 #include "plan/price.h"
 #include "plan/report.h"
 #include "report/report.h"
@@ -68,6 +69,14 @@ Status adopt(const Checkpoint& c, const config::Config& config, const TrainData&
   return {};
 }
 
+std::string decay_text(const Setup& s) {
+  const passes::Optimizer& o = s.step.optimizer;
+  if (o.kind != passes::Optimizer::Kind::adamw || o.weight_decay == 0) return "; no weight decay";
+  const std::vector<std::string> kept = not_decayed(s.model, o);
+  return kept.empty() ? "; weight decay: every parameter"
+                      : fmt::format("; weight decay: every parameter but {}", fmt::join(kept, ", "));
+}
+
 void log_start(const Run& run) {
   const Setup& s = run.setup;
   run.log(fmt::format("run {}: {} parameters, {}, {} threads a rank, {}", run.folder, s.model.parameters(),
@@ -78,11 +87,7 @@ void log_start(const Run& run) {
     run.log(fmt::format("{}: {} tokens, {:.2f} bytes of text a token", s.tokenizer->path,
                         s.tokenizer->tokenizer.vocab_size(), run.data.bytes_per_token()));
   }
-  if (s.step.adamw.weight_decay > 0) {
-    const std::vector<std::string> kept = not_decayed(s.model, s.step.adamw);
-    run.log(kept.empty() ? "weight decay: every parameter"
-                         : fmt::format("weight decay: every parameter but {}", fmt::join(kept, ", ")));
-  }
+  run.log(describe(s.step.optimizer) + decay_text(s));
   for (const std::string& note : run.config.notes()) run.log(note);
   if (run.resume) {
     run.log(fmt::format("resumes from {}", run.resume->folder));
@@ -166,11 +171,13 @@ nlohmann::ordered_json to_json(const TrainSummary& s) {
                               {"steps", s.steps},
                               {"checkpoint", s.checkpoint},
                               {"stopped_by", s.stopped_by},
+                              {"skipped_steps", s.skipped_steps},
                               {"planned_bytes", s.planned_bytes},
                               {"resident_bytes", s.resident_bytes},
                               {"median_step_seconds", s.median_step_seconds}};
   if (!s.process_bytes.empty()) j["process_bytes"] = s.process_bytes;
   if (s.predicted_step_seconds) j["predicted_step_seconds"] = *s.predicted_step_seconds;
+  if (!s.ended_early.empty()) j["ended_early"] = s.ended_early;
   if (s.last) j["loss"] = s.last->loss;
   if (s.eval) j["eval_loss"] = s.eval->loss;
   if (!s.report.empty()) j["report"] = s.report;
@@ -198,6 +205,14 @@ Result<std::optional<FileLock>> take_folder(const std::string& folder, bool chec
   return std::optional<FileLock>(std::move(lock).value());
 }
 
+// As making the arenas would refuse, but before anything is written.
+Status fits(const plan::Program& step, const std::optional<Evaluation>& evaluation, int64_t budget) {
+  LIGNUM_RETURN_IF_ERROR(exec::Arena::check_budget(step.memory.arena_bytes, budget));
+  if (!evaluation) return {};
+  return exec::Arena::check_budget(evaluation->program.memory.arena_bytes,
+                                   left_for_evaluation(budget, step.memory.arena_bytes));
+}
+
 Result<TrainSummary> train_on(const Ranks& processes, const config::Config& config,
                               const TrainOptions& options) {
   LIGNUM_RETURN_IF_ERROR(processes.agree(config.to_json()));
@@ -205,6 +220,13 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
   LIGNUM_RETURN_IF_ERROR(share_kernels(processes, setup));
   LIGNUM_ASSIGN_OR_RETURN(TrainData data,
                           TrainData::open(config, setup.model.vocab_size, setup.batch, setup.tokenizer));
+  LIGNUM_ASSIGN_OR_RETURN(plan::Program program, plan::make_program(setup.step));
+  std::optional<Evaluation> evaluation;
+  if (config.integer("eval_interval") > 0) {
+    LIGNUM_ASSIGN_OR_RETURN(evaluation, Evaluation::make(config, setup));
+  }
+  const int64_t budget = memory_budget(config, options.spec, setup.ranks_here);
+  LIGNUM_RETURN_IF_ERROR(fits(program, evaluation, budget));  // else there is no run, nor a folder of one
   std::string folder = run_folder(config);
   LIGNUM_RETURN_IF_ERROR(processes.share_text(folder));  // its name may come from a clock
   const bool checkpoints = config.boolean("enable_checkpointing");
@@ -217,24 +239,19 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
   // What a machine, its files and its view of a shared folder make of one configuration.
   LIGNUM_RETURN_IF_ERROR(processes.agree({{"the rows of train_files", data.fingerprint()},
                                           {"the newest checkpoint", resume ? resume->state.step : -1}}));
-  LIGNUM_ASSIGN_OR_RETURN(plan::Program program, plan::make_program(setup.step));
   Run run{.config = config,
           .options = options,
           .setup = std::move(setup),
           .program = std::move(program),
           .data = std::move(data),
           .steps = config.integer("steps"),
-          .evaluation = {},
+          .evaluation = std::move(evaluation),
           .folder = folder,
           .checkpoints = checkpoints,
           .resume = std::move(resume),
           .weights = {},
-          .budget = 0};
-  if (config.integer("eval_interval") > 0) {
-    LIGNUM_ASSIGN_OR_RETURN(run.evaluation, Evaluation::make(config, run.setup));
-  }
+          .budget = budget};
   if (!run.resume) run.weights = config.text("model_path");
-  run.budget = memory_budget(config, options.spec, run.setup.ranks_here);
   LIGNUM_RETURN_IF_ERROR(limit_steps(run));
   log_start(run);
   TrainSummary summary;
@@ -248,6 +265,16 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
     summary.first_step = run.resume->state.step;
     return summary;
   }
+  if (run.resume) {
+    const StepPolicy policy(config, run.resume->state.policy);
+    if (const std::string ended = policy.end_reason(); !ended.empty()) {
+      run.log(fmt::format("the run has ended after {} steps: {}; change that key to go on",
+                          run.resume->state.step, ended));
+      summary.first_step = run.resume->state.step;
+      summary.ended_early = ended;
+      return summary;
+    }
+  }
   report::RunRecord record = start_record(run, price ? &*price : nullptr, summary.no_prediction);
   if (processes.is_first()) LIGNUM_RETURN_IF_ERROR(write_record(folder, record));
   Profile profile(run.program.scheduled);
@@ -255,7 +282,7 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
   LIGNUM_RETURN_IF_ERROR(options.processes.transport != nullptr
                              ? body(*options.processes.transport)
                              : comm::ThreadWorld(static_cast<int>(run.setup.ranks)).run(body));
-  if (processes.is_first()) {
+  if (processes.is_first() && summary.steps > 0) {
     add_measured(summary, profile, price ? &*price : nullptr, record);
     LIGNUM_RETURN_IF_ERROR(write_record(folder, record));
     LIGNUM_ASSIGN_OR_RETURN(summary.report, report::write_report(folder));

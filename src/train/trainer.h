@@ -36,6 +36,8 @@ struct TrainSummary {
   std::optional<EvalMetrics> eval;  // the newest
   std::string checkpoint;           // the newest one's folder
   int stopped_by = 0;               // the signal, once it ended the run
+  std::string ended_early;          // why, where held-out losses ended it before `steps`
+  int64_t skipped_steps = 0;        // whose update was left out, since the run's start
 
   int64_t planned_bytes = 0, resident_bytes = 0;  // of the first rank's arena
   std::vector<int64_t> process_bytes;             // where ranks are processes: the most that each ever held
@@ -48,9 +50,9 @@ nlohmann::ordered_json to_json(const TrainSummary&);
 
 // Runs `steps` steps, or what is left of them after the newest checkpoint of the same run_name; writes
 // RUN/metrics.jsonl, RUN/tensorboard, RUN/checkpoints, RUN/run.json and, at the end, RUN/report.html. A loss
-// or gradient norm that is not finite ends the run with check_failed: the message names step, layer, module
-// path and role, parameters and moments are those before that step, and a checkpoint of them is written.
-// Where ranks are processes, each calls it.
+// or gradient norm that is not finite ends the run with check_failed (unless abort_on_* say to skip such
+// steps): the message names step, layer, module path and role, parameters and moments are those before that
+// step, and a checkpoint of them is written. Where ranks are processes, each calls it.
 Result<TrainSummary> train(const config::Config& config, const TrainOptions& options);
 
 }  // namespace lignum::train

@@ -155,11 +155,11 @@ Status compare_training(const plan::ProgramOptions& base, const VerifyOptions& o
   // The head of a training step, and more than one tile; a soft cap has the whole logits.
   o.vocab_tiling = o.model.logit_softcap > 0 ? 1 : 2;
   const nlohmann::json& adam = json.at("adamw");
-  o.adamw.b1 = adam.at("betas").at(0);
-  o.adamw.b2 = adam.at("betas").at(1);
-  o.adamw.eps = adam.at("eps");
-  o.adamw.weight_decay = adam.at("weight_decay_on_all_parameters");
-  o.adamw.clip = adam.at("clip_global_norm");
+  o.optimizer.b1 = adam.at("betas").at(0);
+  o.optimizer.b2 = adam.at("betas").at(1);
+  o.optimizer.eps = adam.at("eps");
+  o.optimizer.weight_decay = adam.at("weight_decay_on_all_parameters");
+  o.optimizer.clip = adam.at("clip_global_norm");
   Runtime r;
   LIGNUM_RETURN_IF_ERROR(start(o, options, r));
   LIGNUM_RETURN_IF_ERROR(load_parameters(o.model, files, {r.program, o.mesh, 0}, *r.executor));
