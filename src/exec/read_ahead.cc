@@ -20,7 +20,7 @@ ReadAhead::ReadAhead(int workers, int64_t ready, Make make)
 
 ReadAhead::~ReadAhead() {
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     stop_ = true;
   }
   emptied_.notify_all();
