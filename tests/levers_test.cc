@@ -1,7 +1,9 @@
 // The levers of training: optimizers and the dtypes of their moments, z-loss, steps that are skipped, runs
 // that end early. Each on against off, on meshes, over a resume.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <csignal>
 #include <limits>
 
 #include "hw/spec.h"
@@ -141,7 +143,8 @@ TEST(Levers, ZLossIsThatOfItsFormula) {
     const auto weights = SafetensorsReader::open(f.checkpoint(name, 1) + "/model.safetensors");
     EXPECT_TRUE(weights.ok()) << weights.status().message();
     std::vector<float> out(32);
-    EXPECT_TRUE(weights->read_as_f32("lm_head.weight", out.data(), 'A' * 32, 32).ok());  // not in the text
+    EXPECT_TRUE(
+        weights->read_as_f32("lm_head.weight", out.data(), int64_t{'A'} * 32, 32).ok());  // not in the text
     return out;
   };
   const std::vector<float> plain = row("plain", {});
