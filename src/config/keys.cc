@@ -329,21 +329,21 @@ Status unknown_key(std::string_view name) {
   return user_error("unknown key '{}'{}", shown(name), nearest_hint(name, names));
 }
 
-Result<std::string> explain(std::string_view name) {
-  const Key* key = find_key(name);
-  if (key == nullptr) return unknown_key(name);
-  if (key->support == Support::known) {
-    return fmt::format("{}: a key of MaxText (default {}) that Lignum does not implement\n", key->name,
-                       key->maxtext_default);
+Result<std::string> explain(std::string_view key) {
+  const Key* row = find_key(key);
+  if (row == nullptr) return unknown_key(key);
+  if (row->support == Support::known) {
+    return fmt::format("{}: a key of MaxText (default {}) that Lignum does not implement\n", row->name,
+                       row->maxtext_default);
   }
-  std::string text = fmt::format("{}: {}\n  {}, default {}\n", key->name, key->help, allowed_text(*key),
-                                 key->default_text.empty() ? "(empty)" : key->default_text);
-  if (key->source == Source::own) {
+  std::string text = fmt::format("{}: {}\n  {}, default {}\n", row->name, row->help, allowed_text(*row),
+                                 row->default_text.empty() ? "(empty)" : row->default_text);
+  if (row->source == Source::own) {
     text += "  Lignum's own key\n";
-  } else if (key->default_text == without_quotes(key->maxtext_default)) {
+  } else if (row->default_text == without_quotes(row->maxtext_default)) {
     text += "  MaxText's key and default\n";
   } else {
-    text += fmt::format("  MaxText's key; its default there is {}\n", key->maxtext_default);
+    text += fmt::format("  MaxText's key; its default there is {}\n", row->maxtext_default);
   }
   return text;
 }
