@@ -308,14 +308,17 @@ struct OpPoint {
 
 std::string roofline_section(const RunRecord& run) {
   constexpr size_t kNamed = 9;
-  constexpr double kLeast = 1e-3;  // of the step: what takes less only stretches the axes
+  constexpr double kLeast = 1e-3;  // of their time together: what takes less only stretches the axes
+  double together = 0;             // not of the step's, where ranks may wait for each other at length
   std::vector<OpPoint> points;
   for (const OpRecord& op : run.ops) {
     const double seconds = op.measured_seconds.value_or(0);
     if (op.communication || !(seconds > 0) || !(op.flops > 0) || !(op.bytes > 0)) continue;
     const double share = static_cast<double>(op.runs) * seconds / run.traced_step_seconds;
-    if (share >= kLeast) points.push_back({&op, share, op.flops / seconds, op.flops / op.bytes});
+    together += share;
+    points.push_back({&op, share, op.flops / seconds, op.flops / op.bytes});
   }
+  std::erase_if(points, [&](const OpPoint& p) { return p.share < kLeast * together; });
   if (points.empty()) return section("Roofline of operations", "No step was traced yet.", "", true);
   std::stable_sort(points.begin(), points.end(),
                    [](const OpPoint& a, const OpPoint& b) { return a.share > b.share; });
