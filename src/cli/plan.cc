@@ -5,6 +5,7 @@
 #include "cli/common.h"
 #include "cli/target.h"
 #include "cli/verbs.h"
+#include "plan/budget.h"
 #include "plan/price.h"
 #include "plan/report.h"
 
@@ -32,8 +33,13 @@ Status run_plan(const PlanArguments& a) {
     return {};
   }
   print_line(target.describe());
+  for (const std::string& note : program.notes) print_line(note);
   print_line("");
   print_line(plan::memory_table(program.memory, report));
+  if (target.device_memory > 0 && program.memory.arena_bytes > target.device_memory) {
+    const plan::Machine machine{target.device_memory, &*target.spec, target.topology};
+    print_line(plan::changes_table(plan::find_changes(target.step, program, machine), machine));
+  }
   print_line(plan::time_table(price, *target.spec));
   print_line(plan::node_table(price, report));
   return {};

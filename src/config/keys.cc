@@ -50,6 +50,10 @@ Row integer(std::string_view name, double min, double max, std::string_view help
 Row real(std::string_view name, double min, double max, std::string_view help) {
   return row(Type::real, name, min, max, help);
 }
+// A tensor of a layer that remat_policy=custom names.
+Row tensor(std::string_view name, std::string_view help) {
+  return text(name, help).of({"remat", "device", "offload"});
+}
 Row bytes(std::string_view name, std::string_view help) { return row(Type::bytes, name, 0, kMaxBytes, help); }
 
 // MaxText's keys that Lignum implements. Without ours() the default is MaxText's.
@@ -135,8 +139,33 @@ std::vector<Row> maxtext_rows() {
           "tiles of a rank's tokens whose logits are held one after the other; 1: all at once; 0: up to 8")
           .ours("0"),
       text("remat_policy", "what the backward pass recomputes")
-          .of({"none", "full", "minimal", "minimal_with_context", "save_dot_with_context_except_mlp",
-               "save_dot_except_mlpwi", "save_dot_except_mlp", "save_qkv_proj", "save_out_proj"}),
+          .of({"none", "full", "minimal", "minimal_with_context", "minimal_flash",
+               "minimal_with_quantization", "minimal_with_context_and_quantization",
+               "save_dot_with_context_except_mlp", "save_dot_except_mlpwi", "save_dot_except_mlp",
+               "save_qkv_proj", "save_out_proj", "qkv_proj_offloaded", "minimal_offloaded", "custom"}),
+      text("decoder_layer_input", "where remat_policy=custom keeps each layer's input")
+          .of({"device", "offload"}),
+      tensor("context", "attention's output and the logarithms of its sums"),
+      tensor("query_proj", "the queries"),
+      tensor("key_proj", "the keys"),
+      tensor("value_proj", "the values"),
+      tensor("kv_proj", "keys and values of one projection"),
+      tensor("qkv_proj", "queries, keys and values of one projection (fused_qkv)"),
+      tensor("out_proj", "attention's output projection"),
+      tensor("mlpwi_0", "the MLP's gate"),
+      tensor("mlpwi_1", "what the gate multiplies"),
+      tensor("mlpwi", "the first projection of an MLP without a gate, or of both (fused_mlp)"),
+      tensor("mlpwo", "the MLP's last projection"),
+      tensor("attention_out", "attention's output, before its projection"),
+      tensor("moe_mlpwi_0", "the experts' gates"),
+      tensor("moe_mlpwi_1", "what those multiply"),
+      tensor("moe_mlpwo", "the experts' last projections"),
+      tensor("mla_q", "the queries of latent attention"),
+      tensor("mla_kv", "its keys and values"),
+      tensor("query_wa_proj", "its queries' first projection"),
+      tensor("kv_wa_proj", "its keys' and values' first projection"),
+      tensor("engram", "engram memory"),
+      tensor("indexer_cutoff_threshold", "thresholds of sparse attention"),
       text("dtype", "of operands and activations").of({"float32", "bfloat16"}).ours("float32"),
       text("weight_dtype", "of the master weights").of({"float32"}),
       text("attention", "the attention kernel; autoselected takes dot_product")

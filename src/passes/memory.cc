@@ -1,11 +1,11 @@
 #include "passes/memory.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <set>
 
 #include "ops/op.h"
+#include "passes/packing.h"
 
 namespace lignum::passes {
 namespace {
@@ -44,33 +44,20 @@ std::string part_of(const Graph& g, Value v, bool in_body) {
   return in_body || n.tag.role != Role::forward ? "temporaries" : "activations";
 }
 
+// What an activation is called: its remat name, else its module path and kind.
+std::string saved_name(const Graph& g, Value v) {
+  const Node& n = g.node(v);
+  if (n.kind != "scan") return n.tag.name.empty() ? n.tag.path + " " + n.kind : n.tag.name;
+  const ir::Output& row = n.body->outputs()[static_cast<size_t>(v.index)];
+  return row.name.empty() ? saved_name(*n.body, view_root(*n.body, row.value)) : row.name;
+}
+
 struct Live {
   Allocation allocation;
   Value value;         // the root that it holds; invalid for workspaces and frames
   int32_t node = -1;   // workspaces and frames: the node
   int64_t copies = 1;  // buffers used in turn
 };
-
-// The least distance from `low`'s place to `high`'s at which no byte of both lives at once. Of stacks that
-// one loop reads (rows of r bytes) and writes (w bytes), iteration by iteration: reversed, when row i is
-// written, rows 0..i of the other still live, so high + i w >= low + (i + 1) r for each i; forward it is the
-// mirror image.
-int64_t distance(const Allocation& low, const Allocation& high) {
-  const auto loop = [](const RowLife& written, const RowLife& read, bool reversed) {
-    return written.loop >= 0 && written.loop == read.loop && written.reversed == reversed;
-  };
-  const auto shifted = [](const RowLife& l, const RowLife& h) {
-    return l.row_bytes + (l.rows - 1) * std::max<int64_t>(0, l.row_bytes - h.row_bytes);
-  };
-  if (loop(high.written, low.read, true)) return shifted(low.read, high.written);
-  if (loop(low.written, high.read, false)) return shifted(low.written, high.read);
-  return low.bytes;
-}
-
-// Bytes that one stack has in the place of another.
-int64_t shared_bytes(const Allocation& a, const Allocation& b) {
-  return std::max<int64_t>(0, std::min(a.base + a.bytes, b.base + b.bytes) - std::max(a.base, b.base));
-}
 
 // One graph's buffers. measure() finds what lives when and packs it; lay_out() then gives absolute places,
 // once the frame's own base and the places of its params (and of the rows that its stacked outputs fill) are
@@ -86,7 +73,9 @@ class Frame {
     merge_in_place();
     find_stacked();
     make_allocations();
-    pack();
+    std::vector<Allocation*> all;
+    for (Live& l : live_) all.push_back(&l.allocation);
+    size_ = pack(all);
     find_parts();
   }
 
@@ -281,12 +270,12 @@ class Frame {
       if (is_param(v) || stacked_.contains(v)) continue;
       Live l;
       l.value = v;
-      l.allocation = {part_of(g_, v, depth_ > 0),
-                      g_.node(v).tag.path + " " + g_.node(v).kind,
-                      0,
-                      aligned(g_.type(v).bytes()),
-                      span.first,
-                      span.second};
+      l.allocation.part = part_of(g_, v, depth_ > 0);
+      l.allocation.what = g_.node(v).tag.path + " " + g_.node(v).kind;
+      if (l.allocation.part == "activations") l.allocation.saved = saved_name(g_, v);
+      l.allocation.bytes = aligned(g_.type(v).bytes());
+      l.allocation.first = span.first;
+      l.allocation.last = span.second;
       if (const int64_t shift = shift_of(v.node); shift > 0) {
         l.copies = shift + 1;
         l.allocation.bytes *= l.copies;
@@ -300,6 +289,8 @@ class Frame {
       const Node& n = g_.node(id);
       Live l;
       l.node = id;
+      l.allocation.what = n.tag.path + " " + n.kind;
+      l.allocation.first = l.allocation.last = at;
       if (n.kind == "scan") {
         const int64_t carry = ir::scan_of(n).carry;
         std::map<int64_t, int64_t> over;
@@ -312,12 +303,12 @@ class Frame {
         const Frame& body =
             bodies_.emplace(id, Frame(s_.bodies.at(id), threads_, depth_ + 1, carry, std::move(over)))
                 .first->second;
-        l.allocation = {"temporaries", n.tag.path + " scan", 0, aligned(body.size()), at, at};
+        l.allocation.part = "temporaries";
+        l.allocation.bytes = aligned(body.size());
       } else if (n.kind != "await") {
         const ops::NodeSite site(g_, n);
-        l.allocation = {"workspace", n.tag.path + " " + n.kind,
-                        0,           aligned(ops::get_op(n.kind).workspace(site.site, threads_)),
-                        at,          at};
+        l.allocation.part = "workspace";
+        l.allocation.bytes = aligned(ops::get_op(n.kind).workspace(site.site, threads_));
       }
       if (l.allocation.bytes > 0) live_.push_back(std::move(l));
     }
@@ -340,97 +331,6 @@ class Frame {
     for (int64_t i = 0; i < static_cast<int64_t>(n.inputs.size()); ++i)
       if (root(n.inputs[static_cast<size_t>(i)]) == v && (i < s.carry || i >= s.carry + s.sliced)) return;
     if (times_read(n, v) > 0) a.read = life(reader);
-  }
-
-  // Buffers that are placed as one: a stack that a loop writes, in the place of one that it reads.
-  struct Piece {
-    Allocation* allocation;
-    int64_t offset;  // from the unit's base
-  };
-  struct Unit {
-    std::vector<Piece> pieces;
-    int64_t bytes = 0;
-    int64_t slots() const {
-      int64_t n = 0;
-      for (const Piece& p : pieces) n += p.allocation->last - p.allocation->first + 1;
-      return n;
-    }
-  };
-  // Each stack that is written, largest first, goes with the stack that then grows least.
-  std::vector<Unit> make_units() {
-    std::vector<Unit> units;
-    std::vector<Allocation*> written;
-    for (Live& l : live_) {
-      if (l.allocation.written.loop >= 0) {
-        written.push_back(&l.allocation);
-      } else {
-        units.push_back({{{&l.allocation, 0}}, l.allocation.bytes});
-      }
-    }
-    std::stable_sort(written.begin(), written.end(),
-                     [](const Allocation* a, const Allocation* b) { return a->bytes > b->bytes; });
-    for (Allocation* w : written) {
-      Unit* best = nullptr;
-      std::pair<int64_t, int64_t> least{w->bytes, 0};  // growth, bytes
-      for (Unit& u : units) {
-        const Allocation& read = *u.pieces[0].allocation;
-        if (u.pieces.size() > 1 || read.read.loop != w->written.loop || !w->written.reversed) continue;
-        const int64_t together = std::max(u.bytes, distance(read, *w) + w->bytes);
-        if (const std::pair cost{together - u.bytes, u.bytes}; cost < least) {
-          least = cost;
-          best = &u;
-        }
-      }
-      if (best == nullptr) {
-        units.push_back({{{w, 0}}, w->bytes});
-      } else {
-        best->pieces.push_back({w, distance(*best->pieces[0].allocation, *w)});
-        best->bytes += least.first;
-      }
-    }
-    return units;
-  }
-
-  // Each unit in turn at the lowest offset where nothing that lives at the same time is; returns the size.
-  static int64_t place(const std::vector<Unit>& units) {
-    int64_t size = 0;
-    std::vector<const Allocation*> placed;
-    for (const Unit& u : units) {
-      // Where the unit may not begin: above first and below second.
-      std::vector<std::pair<int64_t, int64_t>> taken;
-      for (const Piece& p : u.pieces) {
-        const Allocation& mine = *p.allocation;
-        for (const Allocation* other : placed)
-          if (other->first <= mine.last && mine.first <= other->last)
-            taken.emplace_back(other->base - distance(mine, *other) - p.offset,
-                               other->base + distance(*other, mine) - p.offset);
-      }
-      std::sort(taken.begin(), taken.end());
-      int64_t base = 0;
-      for (const auto& [below, above] : taken) {
-        if (base <= below) break;
-        base = std::max(base, above);
-      }
-      for (const Piece& p : u.pieces) {
-        p.allocation->base = base + p.offset;
-        placed.push_back(p.allocation);
-      }
-      size = std::max(size, base + u.bytes);
-    }
-    return size;
-  }
-
-  // Largest first, or those that hold the most bytes for the longest: what takes less.
-  void pack() {
-    std::vector<Unit> by_bytes = make_units();
-    std::stable_sort(by_bytes.begin(), by_bytes.end(),
-                     [](const Unit& a, const Unit& b) { return a.bytes > b.bytes; });
-    std::vector<Unit> by_area = by_bytes;
-    std::stable_sort(by_area.begin(), by_area.end(),
-                     [](const Unit& a, const Unit& b) { return a.bytes * a.slots() > b.bytes * b.slots(); });
-    const int64_t area = place(by_area);
-    size_ = place(by_bytes);
-    if (area < size_) size_ = place(by_area);
   }
 
   // What is in use at the fullest slot, by part; a loop counts as its own fullest moment.
@@ -545,64 +445,13 @@ MemoryPlan plan_memory(const Scheduled& step, int threads) {
   for (const MemoryPart& p : frame.parts()) plan.parts.push_back(p);
   int32_t frames = 0;
   frame.collect(plan.state_bytes, frames, plan.allocations);
+  std::map<std::string, int64_t> saved;
+  for (const Allocation& a : plan.allocations)
+    if (!a.saved.empty()) saved[a.saved] += a.bytes;
+  for (const auto& [name, bytes] : saved) plan.saved.push_back({name, bytes});
+  std::stable_sort(plan.saved.begin(), plan.saved.end(),
+                   [](const MemoryPart& a, const MemoryPart& b) { return a.bytes > b.bytes; });
   return plan;
-}
-
-// Iteration by iteration: the rows that are written against those that are still to be read. The two must
-// live together in that one loop alone.
-static bool rows_apart(const Allocation& written, const Allocation& read) {
-  const RowLife &w = written.written, &r = read.read;
-  if (w.loop < 0 || w.loop != r.loop || written.first != read.last) return false;
-  for (int64_t i = 0; i < w.rows; ++i) {
-    // Row i is written and row i still read; towards the end of the loop's way lie the rows to be read.
-    const int64_t first_written = w.reversed ? i : 0, last_written = w.reversed ? w.rows - 1 : i;
-    const int64_t first_read = w.reversed ? 0 : i, last_read = w.reversed ? i : w.rows - 1;
-    if (written.base + first_written * w.row_bytes < read.base + (last_read + 1) * r.row_bytes &&
-        read.base + first_read * r.row_bytes < written.base + (last_written + 1) * w.row_bytes)
-      return false;
-  }
-  return true;
-}
-
-Status verify_memory(const Scheduled& step, const MemoryPlan& plan) {
-  for (size_t i = 0; i < plan.allocations.size(); ++i) {
-    const Allocation& a = plan.allocations[i];
-    if (a.base < plan.state_bytes || a.base + a.bytes > plan.arena_bytes)
-      return internal_error("{} lies at {}..{}, outside {}..{}", a.what, a.base, a.base + a.bytes,
-                            plan.state_bytes, plan.arena_bytes);
-    for (size_t j = 0; j < i; ++j) {
-      const Allocation& b = plan.allocations[j];
-      const bool together = a.frame == b.frame && a.first <= b.last && b.first <= a.last;
-      if (together && shared_bytes(a, b) > 0 && !rows_apart(a, b) && !rows_apart(b, a))
-        return internal_error("{} and {} overlap at {}", a.what, b.what, std::max(a.base, b.base));
-    }
-  }
-  // Every value of every graph has a place, inside the arena for all iterations.
-  const std::function<Status(const Scheduled&, const Layout&, std::vector<int64_t>)> check =
-      [&](const Scheduled& s, const Layout& layout, std::vector<int64_t> trips) -> Status {
-    for (int32_t id = 0; id < static_cast<int32_t>(s.graph->nodes().size()); ++id) {
-      for (int32_t r = 0; r < static_cast<int32_t>(s.graph->node(id).types.size()); ++r) {
-        const auto p = layout.places.find({id, r});
-        if (p == layout.places.end()) return internal_error("%{}#{} has no place", id, r);
-        int64_t last = p->second.base + s.graph->node(id).types[static_cast<size_t>(r)].bytes();
-        for (const Term& t : p->second.terms) {
-          if (t.depth < 0 || t.depth >= static_cast<int>(trips.size()))
-            return internal_error("%{}#{} moves with loop {} of {}", id, r, t.depth, trips.size());
-          last += t.stride * ((t.modulus > 0 ? t.modulus : trips[static_cast<size_t>(t.depth)]) - 1);
-        }
-        if (p->second.base < 0 || last > plan.arena_bytes)
-          return internal_error("%{}#{} ends at {} of {}", id, r, last, plan.arena_bytes);
-      }
-    }
-    for (const auto& [id, body] : s.bodies) {
-      std::vector<int64_t> inner = trips;
-      inner.push_back(ir::scan_of(s.graph->node(id)).trip);
-      LIGNUM_RETURN_IF_ERROR(
-          check(body, layout.bodies.at(id), inner).with_context(fmt::format("%{} = scan", id)));
-    }
-    return {};
-  };
-  return check(step, plan.layout, {});
 }
 
 }  // namespace lignum::passes

@@ -55,6 +55,7 @@ struct RowLife {
 };
 struct Allocation {
   std::string part, what;  // what: module path and kind of the value
+  std::string saved;       // of activations: the remat name, or module path and kind where there is none
   int64_t base = 0, bytes = 0;
   int64_t first = 0, last = 0;  // slots of its graph during which it lives, ends included
   int32_t frame =
@@ -69,6 +70,9 @@ struct MemoryPlan {
   int64_t arena_bytes = 0;  // all
   std::vector<MemoryPart>
       parts;  // at the fullest moment; together what is then in use (<= arena_bytes: the rest is gaps)
+  // What the backward pass finds: the activations by their remat names, all that is held of each at some
+  // moment, the largest first.
+  std::vector<MemoryPart> saved;
   std::vector<Allocation>
       allocations;  // of every graph; a loop stands in its parent as one, and its body follows
 };

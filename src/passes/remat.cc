@@ -210,36 +210,122 @@ class Rebuild {
   std::map<Value, Value> map_;  // old body -> new body
 };
 
-}  // namespace
+using Names = std::set<std::string, std::less<>>;
 
-Result<RematPolicy> remat_policy(std::string_view name) {
-  using Names = decltype(RematPolicy::saved);
-  const Names qkv = {"query_proj", "key_proj", "value_proj", "kv_proj", "qkv_proj"};
-  const auto with = [](Names names, const Names& more) {
-    names.insert(more.begin(), more.end());
-    return names;
-  };
-  const Names dots = with(qkv, {"out_proj", "mlpwi_0", "mlpwi_1", "mlpwi", "mlpwo"});
-  const std::pair<std::string_view, Names> policies[] = {
-      {"full", {}},
-      {"minimal", dots},
-      {"minimal_with_context", with(dots, {"context"})},
-      {"save_dot_with_context_except_mlp", with(qkv, {"context", "out_proj"})},
-      {"save_dot_except_mlpwi", with(qkv, {"out_proj", "mlpwo"})},
-      {"save_dot_except_mlp", with(qkv, {"out_proj"})},
-      {"save_qkv_proj", qkv},
-      {"save_out_proj", {"out_proj"}},
-  };
-  if (name == "none") return RematPolicy{true, {}};
-  std::string known = "none";
-  for (const auto& [policy, saved] : policies) {
-    if (policy == name) return RematPolicy{false, saved};
-    known += fmt::format(", {}", policy);
-  }
-  return user_error("remat_policy={}: {} are implemented", name, known);
+// A preset of MaxText. Those that offload keep the same names in host memory instead.
+struct Preset {
+  std::string_view name;
+  Names names;
+  bool offloads = false;
+};
+
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> kPresets = [] {
+    const auto with = [](Names names, const Names& more) {
+      names.insert(more.begin(), more.end());
+      return names;
+    };
+    const Names heads = {"query_proj", "key_proj", "value_proj", "kv_proj"};
+    const Names qkv = with(heads, {"qkv_proj"});
+    const Names dots = with(qkv, {"out_proj", "mlpwi_0", "mlpwi_1", "mlpwi", "mlpwo"});
+    return std::vector<Preset>{
+        {"full", {}},
+        {"minimal", dots},
+        {"minimal_with_context", with(dots, {"context"})},
+        {"minimal_flash", with(dots, {"context"})},
+        {"minimal_with_quantization", with(dots, {"quantization"})},
+        {"minimal_with_context_and_quantization", with(dots, {"context", "quantization"})},
+        {"save_dot_with_context_except_mlp", with(qkv, {"context", "out_proj"})},
+        {"save_dot_except_mlpwi", with(qkv, {"out_proj", "mlpwo"})},
+        {"save_dot_except_mlp", with(qkv, {"out_proj"})},
+        {"save_qkv_proj", qkv},
+        {"save_out_proj", {"out_proj"}},
+        // Not qkv_proj, as in MaxText: with fused projections it offloads nothing.
+        {"qkv_proj_offloaded", heads, true},
+        {"minimal_offloaded", dots, true},
+    };
+  }();
+  return kPresets;
 }
 
-Graph remat(const Graph& step, const RematPolicy& policy) {
+}  // namespace
+
+std::span<const std::string_view> device_policies() {
+  static constexpr std::string_view kPolicies[] = {"none",
+                                                   "minimal_with_context",
+                                                   "minimal",
+                                                   "save_dot_with_context_except_mlp",
+                                                   "save_dot_except_mlpwi",
+                                                   "save_dot_except_mlp",
+                                                   "save_qkv_proj",
+                                                   "save_out_proj",
+                                                   "full"};
+  return kPolicies;
+}
+
+std::span<const std::string_view> remat_tensors() {
+  static constexpr std::string_view kTensors[] = {"decoder_layer_input",
+                                                  "context",
+                                                  "query_proj",
+                                                  "key_proj",
+                                                  "value_proj",
+                                                  "kv_proj",
+                                                  "qkv_proj",
+                                                  "out_proj",
+                                                  "mlpwi_0",
+                                                  "mlpwi_1",
+                                                  "mlpwi",
+                                                  "mlpwo",
+                                                  "attention_out",
+                                                  "moe_mlpwi_0",
+                                                  "moe_mlpwi_1",
+                                                  "moe_mlpwo",
+                                                  "mla_q",
+                                                  "mla_kv",
+                                                  "query_wa_proj",
+                                                  "kv_wa_proj",
+                                                  "engram",
+                                                  "indexer_cutoff_threshold"};
+  return kTensors;
+}
+
+Result<RematPolicy> remat_policy(std::string_view name) {
+  if (name == "none") return RematPolicy{true, {}};
+  std::string known = "none";
+  for (const Preset& p : presets()) {
+    known += fmt::format(", {}", p.name);
+    if (p.name != name) continue;
+    if (p.offloads)
+      return user_error(
+          "remat_policy={}: nothing is offloaded to host memory yet; minimal keeps the same on the device",
+          name);
+    return RematPolicy{false, p.names};
+  }
+  return user_error("remat_policy={}: it is one of {}, or custom", name, known);
+}
+
+Names named_tensors(const Graph& forward) {
+  Names names;
+  ir::for_each_node(forward, [&](const Graph& g, int32_t id, int) {
+    if (!g.node(id).tag.name.empty()) names.insert(g.node(id).tag.name);
+  });
+  return names;
+}
+
+Names saved_tensors(const Graph& step) {
+  Names names;
+  ir::for_each_node(step, [&](const Graph& g, int32_t id, int) {
+    const Node& n = g.node(id);
+    if (n.kind != "scan" || n.tag.role != Role::forward) return;
+    for (size_t o = static_cast<size_t>(ir::scan_of(n).carry); o < n.body->outputs().size(); ++o)
+      names.insert(n.body->outputs()[o].name);
+  });
+  return names;
+}
+
+Graph remat(const Graph& whole, const RematPolicy& policy) {
+  // What no gradient reads is neither kept nor computed again, and a barrier holds none of it.
+  const Graph step = ir::prune(whole);
   return ir::prune(ir::rewrite(
       step,
       [&](Graph& to, int32_t id, const Node& node, std::span<const Value> inputs) -> std::vector<Value> {

@@ -73,6 +73,8 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
   if (c.pass == "prune") return ir::print(ir::prune(g));
   if (c.pass == "autodiff") return ir::print(ir::prune(autodiff(g)));
   if (c.pass == "remat") {
+    if (const auto saved = c.options.find("saved"); saved != c.options.end())
+      return ir::print(remat(autodiff(g), RematPolicy{false, {saved->second}}));
     LIGNUM_ASSIGN_OR_RETURN(const RematPolicy policy, remat_policy(c.options.at("policy")));
     return ir::print(remat(autodiff(g), policy));
   }

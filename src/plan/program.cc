@@ -1,5 +1,7 @@
 #include "plan/program.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "ops/op.h"
@@ -30,6 +32,48 @@ Status check_size(const config::Config& c, const config::ModelConfig& m, int64_t
   return {};
 }
 
+// remat_policy and, where it is custom, the keys of its tensors.
+Result<passes::RematPolicy> read_remat(const config::Config& c, std::vector<std::string>& notes) {
+  const std::string& name = c.text("remat_policy");
+  if (name != "custom") {
+    for (const std::string_view tensor : passes::remat_tensors())
+      if (c.text(tensor) != config::find_key(tensor)->default_text)
+        notes.push_back(fmt::format("{}={}: no effect with remat_policy={}; remat_policy=custom reads it",
+                                    tensor, c.text(tensor), name));
+    return passes::remat_policy(name);
+  }
+  passes::RematPolicy policy;
+  for (const std::string_view tensor : passes::remat_tensors()) {
+    const std::string& where = c.text(tensor);
+    if (where == "offload")
+      return user_error("{}=offload: nothing is offloaded to host memory yet; device or remat", tensor);
+    if (where == "device" && tensor != "decoder_layer_input") policy.saved.emplace(tensor);
+  }
+  return policy;
+}
+
+std::string joined(const std::set<std::string, std::less<>>& names) {
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// Names of the policy that keep nothing. A preset names what some models have: only of a custom policy is
+// that a mistake, and where nothing is quantised of the presets that are about that.
+void add_remat_notes(const ProgramOptions& o, const ir::Graph& forward, const ir::Graph& step,
+                     std::vector<std::string>& notes) {
+  const auto has = passes::named_tensors(forward), kept = passes::saved_tensors(step);
+  for (const std::string& name : o.remat.saved) {
+    if (kept.contains(name) || (!o.custom_remat && name != "quantization")) continue;
+    if (has.contains(name)) {
+      notes.push_back(fmt::format("{}=device: no gradient of this model reads it, so it is not kept", name));
+    } else if (name == "quantization") {
+      notes.push_back("remat_policy: nothing is quantised, so no quantization is kept");
+    } else {
+      notes.push_back(
+          fmt::format("{}=device: this model has no tensor of that name; it has {}", name, joined(has)));
+    }
+  }
+}
+
 }  // namespace
 
 Result<ProgramOptions> program_options(const config::Config& c, const config::ModelConfig& model,
@@ -50,7 +94,8 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   o.accumulation = c.integer("gradient_accumulation_steps");
   o.vocab_tiling = c.integer("num_vocab_tiling");
   if (c.text("fuse") == "off") o.disabled.insert("fuse");
-  LIGNUM_ASSIGN_OR_RETURN(o.remat, passes::remat_policy(c.text("remat_policy")));
+  LIGNUM_ASSIGN_OR_RETURN(o.remat, read_remat(c, o.notes));
+  o.custom_remat = c.text("remat_policy") == "custom";
   using Kind = passes::Optimizer::Kind;
   o.optimizer.kind = c.text("opt_type") == "sgd" ? Kind::sgd : Kind::adamw;
   o.optimizer.limits = c.boolean("skip_step_on_spikes");
@@ -134,17 +179,23 @@ Result<Program> make_program(const ProgramOptions& o) {
                                                          : models::Head::gradients;
   ir::Graph g = models::forward(o.model, shape, head);
   LIGNUM_RETURN_IF_ERROR(done("forward", g));
+  std::vector<std::string> notes = o.notes;
   if (o.outputs != Outputs::loss) {
+    const ir::Graph forward = g;
     g = passes::autodiff(g);
     LIGNUM_RETURN_IF_ERROR(done("autodiff", g));
     g = passes::remat(g, o.disabled.contains("remat") ? passes::RematPolicy{true, {}} : o.remat);
     LIGNUM_RETURN_IF_ERROR(done("remat", g));
+    add_remat_notes(o, forward, g, notes);
     g = passes::accumulate(g, o.accumulation);
     LIGNUM_RETURN_IF_ERROR(done("accumulate", g));
     g = o.outputs == Outputs::state ? passes::add_update(g, o.optimizer) : passes::add_mean_gradients(g);
     LIGNUM_RETURN_IF_ERROR(done("update", g));
   }
-  return finish(std::move(g), o.mesh, o.schedule, !o.disabled.contains("fuse"), o.threads, done);
+  LIGNUM_ASSIGN_OR_RETURN(
+      Program p, finish(std::move(g), o.mesh, o.schedule, !o.disabled.contains("fuse"), o.threads, done));
+  p.notes = std::move(notes);
+  return p;
 }
 
 Result<Program> make_generation_program(const GenerationOptions& o) {

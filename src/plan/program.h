@@ -24,6 +24,7 @@ struct ProgramOptions {
   models::Shape shape;  // rows over all ranks, one micro-step; loss_tile comes from vocab_tiling
   int64_t accumulation = 1;
   passes::RematPolicy remat;
+  bool custom_remat = false;  // remat is a list of names: one that keeps nothing is said
   passes::Optimizer optimizer;
   passes::Mesh mesh;
   passes::ScheduleOptions schedule;
@@ -32,8 +33,9 @@ struct ProgramOptions {
   // only.
   std::string bf16_dot;
   Outputs outputs = Outputs::state;
-  bool logits = false;       // grads and loss only
-  int64_t vocab_tiling = 0;  // tiles of tokens in head and loss; see models::loss_tile
+  bool logits = false;             // grads and loss only
+  int64_t vocab_tiling = 0;        // tiles of tokens in head and loss; see models::loss_tile
+  std::vector<std::string> notes;  // of the configuration: what is set and has no effect
 
   // After each pass, by its name: forward, autodiff, remat, accumulate, update, partition, fuse.
   std::function<void(std::string_view pass, const ir::Graph&)> dump;
@@ -47,6 +49,7 @@ Result<ProgramOptions> program_options(const config::Config& config, const confi
                                        int64_t ranks);
 
 struct Program {
+  std::vector<std::string> notes;  // ProgramOptions', and names of the policy that keep nothing
   ir::Graph global;
   std::shared_ptr<const ir::Graph> local;         // what a PJRT device is given; scheduled is its fused form
   std::vector<passes::Sharding> params, outputs;  // of local's params and outputs

@@ -121,6 +121,16 @@ std::string memory_table(const passes::MemoryPlan& memory, const ReportOptions& 
   line("arena", arena);
   out += fmt::format("  of it {} live from step to step (weights, optimizer, inputs)\n",
                      bytes_text(static_cast<double>(memory.state_bytes)));
+  if (!memory.saved.empty()) {
+    out += "activations that the backward pass finds\n";
+    int64_t all = 0;
+    for (const passes::MemoryPart& p : memory.saved) {
+      out +=
+          fmt::format("  {:<40} {:>10}\n", shortened(p.name, 40), bytes_text(static_cast<double>(p.bytes)));
+      all += p.bytes;
+    }
+    out += fmt::format("  {:<40} {:>10}\n", "all", bytes_text(static_cast<double>(all)));
+  }
   if (options.device_memory > 0) {
     const int64_t left = options.device_memory - memory.arena_bytes;
     out += fmt::format("  budget {}: {} {}\n", bytes_text(static_cast<double>(options.device_memory)),
@@ -187,6 +197,9 @@ nlohmann::ordered_json report_json(const Price& price, const passes::MemoryPlan&
                     {"parts", nlohmann::ordered_json::array()}};
   for (const passes::MemoryPart& p : memory.parts)
     json["memory"]["parts"].push_back({{"name", p.name}, {"bytes", p.bytes}});
+  json["memory"]["saved"] = nlohmann::ordered_json::array();
+  for (const passes::MemoryPart& p : memory.saved)
+    json["memory"]["saved"].push_back({{"name", p.name}, {"bytes", p.bytes}});
   if (options.device_memory > 0) {
     json["memory"]["budget_bytes"] = options.device_memory;
     json["memory"]["fits"] = memory.arena_bytes <= options.device_memory;

@@ -8,6 +8,7 @@
 #include "base/file_lock.h"
 #include "comm/threads.h"
 #include "exec/arena.h"
+#include "plan/budget.h"
 #include "plan/price.h"
 #include "plan/report.h"
 #include "report/report.h"
@@ -89,6 +90,7 @@ void log_start(const Run& run) {
   }
   run.log(describe(s.step.optimizer) + decay_text(s));
   for (const std::string& note : run.config.notes()) run.log(note);
+  for (const std::string& note : run.program.notes) run.log(note);
   if (run.resume) {
     run.log(fmt::format("resumes from {}", run.resume->folder));
     log_changes(*run.resume, run);
@@ -205,12 +207,13 @@ Result<std::optional<FileLock>> take_folder(const std::string& folder, bool chec
   return std::optional<FileLock>(std::move(lock).value());
 }
 
-// As making the arenas would refuse, but before anything is written.
-Status fits(const plan::Program& step, const std::optional<Evaluation>& evaluation, int64_t budget) {
-  LIGNUM_RETURN_IF_ERROR(exec::Arena::check_budget(step.memory.arena_bytes, budget));
+// Before anything is written: what does not fit leaves no run, nor a folder of one.
+Status fits(const Setup& setup, const plan::Program& step, const std::optional<Evaluation>& evaluation,
+            const plan::Machine& machine) {
+  LIGNUM_RETURN_IF_ERROR(plan::check_budget(setup.step, step, machine));
   if (!evaluation) return {};
   return exec::Arena::check_budget(evaluation->program.memory.arena_bytes,
-                                   left_for_evaluation(budget, step.memory.arena_bytes));
+                                   left_for_evaluation(machine.device_memory, step.memory.arena_bytes));
 }
 
 Result<TrainSummary> train_on(const Ranks& processes, const config::Config& config,
@@ -226,7 +229,7 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
     LIGNUM_ASSIGN_OR_RETURN(evaluation, Evaluation::make(config, setup));
   }
   const int64_t budget = memory_budget(config, options.spec, setup.ranks_here);
-  LIGNUM_RETURN_IF_ERROR(fits(program, evaluation, budget));  // else there is no run, nor a folder of one
+  LIGNUM_RETURN_IF_ERROR(fits(setup, program, evaluation, {budget, options.spec, {}}));
   std::string folder = run_folder(config);
   LIGNUM_RETURN_IF_ERROR(processes.share_text(folder));  // its name may come from a clock
   const bool checkpoints = config.boolean("enable_checkpointing");

@@ -1,0 +1,20 @@
+// Where the buffers of one graph lie: those that live at once apart, in as little as possible.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "passes/memory.h"
+
+namespace lignum::passes {
+
+// Gives each allocation its base, from 0, and returns the size of all. Largest first, or by bytes times life,
+// whichever takes less, each at the lowest offset that is free during its life. A stack that a reversed loop
+// writes goes over one that the loop reads: row i is written when rows i + 1 and up of the other have been
+// read.
+int64_t pack(std::span<Allocation* const> allocations);
+
+// Bytes that two allocations have in common.
+int64_t shared_bytes(const Allocation& a, const Allocation& b);
+
+}  // namespace lignum::passes

@@ -1,0 +1,180 @@
+#include "plan/budget.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+
+#include "plan/price.h"
+#include "plan/report.h"
+
+namespace lignum::plan {
+namespace {
+
+constexpr size_t kShown = 5;  // changes in the table
+
+// One other value of one lever.
+struct Variant {
+  std::string keys;
+  std::function<void(ProgramOptions&)> apply;
+};
+using Lever = std::vector<Variant>;
+
+Lever remat_lever(const ProgramOptions& o) {
+  Lever lever;
+  for (const std::string_view name : passes::device_policies()) {
+    passes::RematPolicy policy = *passes::remat_policy(name);
+    if (policy.save_all == o.remat.save_all && policy.saved == o.remat.saved) continue;
+    lever.push_back({fmt::format("remat_policy={}", name), [policy = std::move(policy)](ProgramOptions& p) {
+                       p.remat = policy;
+                       p.custom_remat = false;
+                     }});
+  }
+  return lever;
+}
+
+// Fewer rows at a time, as many tokens a step.
+Lever accumulation_lever(const ProgramOptions& o) {
+  Lever lever;
+  const int64_t rows = o.shape.batch / o.mesh.ranks();
+  for (int64_t parts = 2; parts <= rows; ++parts) {
+    if (rows % parts != 0) continue;
+    lever.push_back({fmt::format("per_device_batch_size={} gradient_accumulation_steps={}", rows / parts,
+                                 o.accumulation * parts),
+                     [parts](ProgramOptions& p) {
+                       p.shape.batch /= parts;
+                       p.accumulation *= parts;
+                     }});
+  }
+  return lever;
+}
+
+Lever tiling_lever(const ProgramOptions& o) {
+  constexpr int64_t kLeastTokens = 64;  // of a tile: a smaller one wastes the matmul
+  Lever lever;
+  if (o.model.logit_softcap > 0) return lever;
+  const int64_t tokens = o.shape.batch * o.shape.sequence / o.mesh.ranks();
+  const auto tile = [&](int64_t tiling) {
+    const int64_t t = models::loss_tile(tokens, tiling);
+    return t == 0 ? tokens : t;
+  };
+  int64_t smallest = tile(o.vocab_tiling);
+  for (const int64_t tiling : {0, 4, 8, 16, 32, 64, 128}) {
+    if (tile(tiling) >= smallest || tile(tiling) < kLeastTokens) continue;
+    smallest = tile(tiling);
+    lever.push_back({fmt::format("num_vocab_tiling={}", tiling),
+                     [tiling](ProgramOptions& p) { p.vocab_tiling = tiling; }});
+  }
+  return lever;
+}
+
+Lever prefetch_lever(const ProgramOptions& o) {
+  if (o.schedule.prefetch_distance == 0 || o.mesh.ranks() == 1) return {};
+  return {{"prefetch_distance=0", [](ProgramOptions& p) { p.schedule.prefetch_distance = 0; }}};
+}
+
+Change planned(std::string keys, const ProgramOptions& options, const Program& program,
+               const Machine& machine) {
+  Change c;
+  c.keys = std::move(keys);
+  c.arena_bytes = program.memory.arena_bytes;
+  const models::Shape& shape = options.shape;
+  c.computed_flops = recomputed_flops(program.scheduled) +
+                     static_cast<double>(options.accumulation) *
+                         models::training_flops(options.model, shape.batch, shape.sequence) /
+                         static_cast<double>(options.mesh.ranks());
+  if (machine.spec == nullptr) return c;
+  if (const Result<Price> p = price(program, options, *machine.spec, machine.topology); p.ok())
+    c.step_seconds = p->step_seconds;
+  return c;
+}
+
+// Every choice of `count` levers, a variant of each.
+void choose(const std::vector<Lever>& levers, size_t first, size_t count, std::vector<const Variant*>& chosen,
+            const std::function<void(const std::vector<const Variant*>&)>& use) {
+  if (count == 0) return use(chosen);
+  for (size_t i = first; i + count <= levers.size(); ++i) {
+    for (const Variant& v : levers[i]) {
+      chosen.push_back(&v);
+      choose(levers, i + 1, count - 1, chosen, use);
+      chosen.pop_back();
+    }
+  }
+}
+
+auto cost(const Change& c) { return std::tuple(c.step_seconds.value_or(0), c.computed_flops, c.arena_bytes); }
+
+}  // namespace
+
+Changes find_changes(const ProgramOptions& options, const Program& program, const Machine& machine) {
+  Changes changes;
+  changes.now = planned("", options, program, machine);
+  std::vector<Lever> levers = {remat_lever(options), tiling_lever(options), accumulation_lever(options),
+                               prefetch_lever(options)};
+  std::erase_if(levers, [](const Lever& l) { return l.empty(); });
+  for (size_t count = 1; count <= levers.size() && changes.fitting.empty(); ++count) {
+    std::vector<const Variant*> chosen;
+    choose(levers, 0, count, chosen, [&](const std::vector<const Variant*>& variants) {
+      ProgramOptions other = options;
+      other.dump = nullptr;
+      std::string keys;
+      for (const Variant* v : variants) {
+        v->apply(other);
+        keys += (keys.empty() ? "" : " ") + v->keys;
+      }
+      const Result<Program> made = make_program(other);
+      if (!made.ok()) return;
+      const int64_t bytes = made->memory.arena_bytes;
+      if (bytes <= machine.device_memory) {
+        changes.fitting.push_back(planned(std::move(keys), other, *made, machine));
+      } else if (!changes.least || bytes < changes.least->arena_bytes) {
+        changes.least = planned(std::move(keys), other, *made, machine);
+      }
+    });
+  }
+  std::stable_sort(changes.fitting.begin(), changes.fitting.end(),
+                   [](const Change& a, const Change& b) { return cost(a) < cost(b); });
+  return changes;
+}
+
+std::string changes_table(const Changes& changes, const Machine& machine) {
+  std::string out;
+  const auto line = [&](const Change& c) {
+    const auto more = [](double other, double now) { return 100 * (other / now - 1); };
+    const std::string price =
+        c.step_seconds && changes.now.step_seconds
+            ? fmt::format("{:>9} a step ({:+.1f} %)", seconds_text(*c.step_seconds),
+                          more(*c.step_seconds, *changes.now.step_seconds))
+            : fmt::format("{:+.1f} % of FLOPs", more(c.computed_flops, changes.now.computed_flops));
+    out +=
+        fmt::format("  {:<60} {:>10}  {}\n", c.keys, bytes_text(static_cast<double>(c.arena_bytes)), price);
+  };
+  if (!changes.fitting.empty()) {
+    out += "what fits, the fastest first\n";
+    for (size_t i = 0; i < std::min(kShown, changes.fitting.size()); ++i) line(changes.fitting[i]);
+    if (machine.spec == nullptr)
+      out += "  (`lignum calibrate` measures this machine, for predictions in seconds)\n";
+  } else if (changes.least && changes.least->arena_bytes < changes.now.arena_bytes) {
+    out += "no other plan fits; the least that one needs\n";
+    line(*changes.least);
+  } else {
+    out += "no other plan needs less\n";
+  }
+  return out;
+}
+
+Status check_budget(const ProgramOptions& options, const Program& program, const Machine& machine) {
+  const int64_t needed = program.memory.arena_bytes, budget = machine.device_memory;
+  if (budget <= 0 || needed <= budget) return {};
+  const auto text = [](int64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
+  ReportOptions report;
+  report.device_memory = budget;
+  return user_error(
+      "device_memory: the step needs {} a rank, {} more than the {} that there are\n{}{}or raise "
+      "device_memory, or share the weights between more ranks (ici_fsdp_parallelism)",
+      text(needed), text(needed - budget), text(budget), memory_table(program.memory, report),
+      changes_table(find_changes(options, program, machine), machine));
+}
+
+}  // namespace lignum::plan

@@ -1,0 +1,186 @@
+// What each remat policy keeps, against shapes multiplied out by hand; what makes a step fit.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "config/config.h"
+#include "config/model_config.h"
+#include "plan/budget.h"
+#include "plan/price.h"
+
+namespace lignum::plan {
+namespace {
+
+using Bytes = std::map<std::string, int64_t>;
+
+constexpr int64_t kRows = 2, kTokens = 64;
+
+Result<ProgramOptions> options(const std::vector<std::string>& words) {
+  LIGNUM_ASSIGN_OR_RETURN(
+      const config::Config c,
+      config::Config::parse("model_name: lignum-tiny\nper_device_batch_size: 2\nmax_target_length: 64\n",
+                            "base.yml", words));
+  LIGNUM_ASSIGN_OR_RETURN(const config::ModelConfig m, config::model_from_config(c));
+  return program_options(c, m, 1);
+}
+
+Program made(const std::vector<std::string>& words) {
+  const Result<ProgramOptions> o = options(words);
+  EXPECT_TRUE(o.ok()) << o.status().message();
+  Result<Program> p = make_program(*o);
+  EXPECT_TRUE(p.ok()) << p.status().message();
+  return std::move(p).value();
+}
+
+// Every named tensor of all layers: rows x tokens x width. Nothing reads mlpwo: the layer's output is the
+// next layer's input.
+Bytes all_tensors(const config::ModelConfig& m, int64_t width) {
+  const int64_t each = m.layers * kRows * kTokens * width;
+  const int64_t sums = m.layers * kRows * kTokens * m.heads * 4;  // attention's, f32
+  return {{"decoder_layer_input", each * m.hidden},
+          {"query_proj", each * m.heads * m.head_dim},
+          {"key_proj", each * m.kv_heads * m.head_dim},
+          {"value_proj", each * m.kv_heads * m.head_dim},
+          {"context", each * m.heads * m.head_dim + sums},
+          {"out_proj", each * m.hidden},
+          {"mlpwi_0", each * m.mlp},
+          {"mlpwi_1", each * m.mlp}};
+}
+
+Bytes saved(const Program& p) {
+  Bytes bytes;
+  for (const passes::MemoryPart& part : p.memory.saved)
+    if (part.name.find('/') == std::string::npos && part.name.find(' ') == std::string::npos)
+      bytes[part.name] = part.bytes;
+  return bytes;
+}
+
+Bytes only(const Bytes& all, const std::vector<std::string>& names) {
+  Bytes bytes = {{"decoder_layer_input", all.at("decoder_layer_input")}};
+  for (const std::string& name : names) bytes[name] = all.at(name);
+  return bytes;
+}
+
+const std::vector<std::string> kQkv = {"query_proj", "key_proj", "value_proj"};
+std::vector<std::string> with(std::vector<std::string> names, const std::vector<std::string>& more) {
+  names.insert(names.end(), more.begin(), more.end());
+  return names;
+}
+
+TEST(Saved, EqualsThePlanTensorByTensor) {
+  const std::vector<std::string> dots = with(kQkv, {"out_proj", "mlpwi_0", "mlpwi_1"});
+  const std::pair<std::vector<std::string>, std::vector<std::string>> cases[] = {
+      {{"remat_policy=full"}, {}},
+      {{"remat_policy=minimal"}, dots},
+      {{"remat_policy=minimal_with_context"}, with(dots, {"context"})},
+      {{"remat_policy=minimal_flash"}, with(dots, {"context"})},
+      {{"remat_policy=minimal_with_quantization"}, dots},
+      {{"remat_policy=minimal_with_context_and_quantization"}, with(dots, {"context"})},
+      {{"remat_policy=save_dot_with_context_except_mlp"}, with(kQkv, {"context", "out_proj"})},
+      {{"remat_policy=save_dot_except_mlpwi"}, with(kQkv, {"out_proj"})},
+      {{"remat_policy=save_dot_except_mlp"}, with(kQkv, {"out_proj"})},
+      {{"remat_policy=save_qkv_proj"}, kQkv},
+      {{"remat_policy=save_out_proj"}, {"out_proj"}},
+      {{"remat_policy=custom"}, {}},
+      {{"remat_policy=custom", "context=device", "mlpwi_1=device"}, {"context", "mlpwi_1"}},
+  };
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const Bytes all = all_tensors(*config::preset("lignum-tiny"), dtype == std::string("float32") ? 4 : 2);
+    for (const auto& [words, names] : cases) {
+      SCOPED_TRACE(words.back() + " " + dtype);
+      EXPECT_EQ(saved(made(with(words, {std::string("dtype=") + dtype}))), only(all, names));
+    }
+    // All named ones, and others beside them.
+    const Program none = made({"remat_policy=none", std::string("dtype=") + dtype});
+    for (const auto& [name, bytes] : saved(none)) EXPECT_EQ(bytes, all.at(name)) << name;
+    EXPECT_GT(none.memory.saved.size(), saved(none).size());
+  }
+}
+
+TEST(Saved, WhatKeepsNothingIsSaid) {
+  const auto notes = [](const std::vector<std::string>& words) {
+    std::string text;
+    for (const std::string& note : made(words).notes) text += note + "\n";
+    return text;
+  };
+  EXPECT_EQ(notes({"remat_policy=minimal"}), "");
+  EXPECT_EQ(notes({"remat_policy=custom", "context=device"}), "");
+  EXPECT_EQ(notes({"remat_policy=full", "context=device", "mlpwo=remat"}),
+            "context=device: no effect with remat_policy=full; remat_policy=custom reads it\n");
+  EXPECT_EQ(
+      notes({"remat_policy=custom", "qkv_proj=device"}),
+      "qkv_proj=device: this model has no tensor of that name; it has context, key_proj, mlpwi_0, mlpwi_1, "
+      "mlpwo, out_proj, query_proj, value_proj\n");
+  EXPECT_EQ(notes({"remat_policy=custom", "mlpwo=device"}),
+            "mlpwo=device: no gradient of this model reads it, so it is not kept\n");
+  EXPECT_EQ(notes({"remat_policy=minimal_with_quantization"}),
+            "remat_policy: nothing is quantised, so no quantization is kept\n");
+  for (const char* word : {"remat_policy=minimal_offloaded", "remat_policy=qkv_proj_offloaded"}) {
+    const Result<ProgramOptions> refused = options({word});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_TRUE(refused.status().message().starts_with(word)) << refused.status().message();
+  }
+}
+
+// From the policy that keeps most to the one that keeps least: more is computed again, less is held.
+TEST(Saved, LessHeldIsMoreComputed) {
+  double flops = -1;
+  int64_t bytes = int64_t{1} << 60;
+  for (const std::string_view policy : passes::device_policies()) {
+    const Program p = made({fmt::format("remat_policy={}", policy)});
+    EXPECT_GE(recomputed_flops(p.scheduled), flops) << policy;
+    EXPECT_LE(p.memory.arena_bytes, bytes) << policy;
+    flops = recomputed_flops(p.scheduled);
+    bytes = p.memory.arena_bytes;
+  }
+}
+
+TEST(Budget, ChangesThatFitArePlanned) {
+  const Result<ProgramOptions> o = options({"remat_policy=none"});
+  ASSERT_TRUE(o.ok());
+  const Program p = *make_program(*o);
+  Machine machine;
+  EXPECT_TRUE(check_budget(*o, p, machine).ok());  // no budget
+  machine.device_memory = p.memory.arena_bytes;
+  EXPECT_TRUE(check_budget(*o, p, machine).ok());
+  --machine.device_memory;
+  const Changes changes = find_changes(*o, p, machine);
+  ASSERT_FALSE(changes.fitting.empty());
+  // What recomputes nothing of weight comes first, what recomputes a layer later.
+  for (size_t i = 1; i < changes.fitting.size(); ++i)
+    EXPECT_LE(changes.fitting[i - 1].computed_flops, changes.fitting[i].computed_flops);
+  for (const Change& c : changes.fitting) EXPECT_LE(c.arena_bytes, machine.device_memory) << c.keys;
+  // What is offered is what the same keys give.
+  const Change& last = changes.fitting.back();
+  EXPECT_EQ(last.keys, "remat_policy=full");
+  EXPECT_EQ(made({last.keys}).memory.arena_bytes, last.arena_bytes);
+
+  const Status refused = check_budget(*o, p, machine);
+  ASSERT_FALSE(refused.ok());
+  for (const char* part : {"device_memory", "TOO MUCH", "weights", "optimizer", "gradients", "mlpwi_0",
+                           "what fits", "remat_policy=full", "per_device_batch_size=1"})
+    EXPECT_NE(refused.message().find(part), std::string::npos) << part << "\n" << refused.message();
+}
+
+TEST(Budget, SeveralLeversAreTakenWhereOneIsNotEnough) {
+  const Result<ProgramOptions> o = options({"remat_policy=none"});
+  ASSERT_TRUE(o.ok());
+  const Program p = *make_program(*o);
+  Machine machine;
+  machine.device_memory =
+      made({"remat_policy=full", "per_device_batch_size=1", "gradient_accumulation_steps=2"})
+          .memory.arena_bytes;
+  const Changes two = find_changes(*o, p, machine);
+  ASSERT_FALSE(two.fitting.empty());
+  EXPECT_NE(two.fitting[0].keys.find("remat_policy"), std::string::npos) << two.fitting[0].keys;
+  EXPECT_NE(two.fitting[0].keys.find(' '), std::string::npos);
+  machine.device_memory = 1;
+  const Changes none = find_changes(*o, p, machine);
+  EXPECT_TRUE(none.fitting.empty());
+  ASSERT_TRUE(none.least);
+  EXPECT_LT(none.least->arena_bytes, p.memory.arena_bytes);
+  EXPECT_NE(check_budget(*o, p, machine).message().find("no other plan fits"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lignum::plan
