@@ -34,6 +34,23 @@ std::vector<bool> weights_only(const Graph& body, const Scan& s) {
   return out;
 }
 
+// A node that moves no bytes: its results are its inputs'.
+bool is_view(const Graph& g, const Node& n) {
+  if (n.kind == "param" || n.kind == "scan" || n.kind == "await") return false;
+  const ops::NodeSite site(g, n);
+  return ops::get_op(n.kind).buffers(site.site).view.size() == n.types.size();
+}
+
+// The nodes that some output needs.
+std::vector<bool> needed(const Graph& g) {
+  std::vector<bool> out(g.nodes().size(), false);
+  for (const ir::Output& o : g.outputs()) out[static_cast<size_t>(o.value.node)] = true;
+  for (size_t id = out.size(); id-- > 0;)
+    if (out[id])
+      for (const Value v : g.nodes()[id].inputs) out[static_cast<size_t>(v.node)] = true;
+  return out;
+}
+
 class Rebuild {
  public:
   Rebuild(const Graph& step, const RematPolicy& policy, const Node& scan)
@@ -44,14 +61,19 @@ class Rebuild {
     if (!find_forward()) return std::nullopt;
     weight_like_ = weights_only(*forward_->body, forward_scan_);
     const Graph& old = *scan_.body;
+    const std::vector<bool> live = needed(old);
+    const auto is_live = [&](int64_t param) {
+      return live[static_cast<size_t>(old.param_value(param).node)];
+    };
 
-    // 1. Which sliced inputs go, and what their recompute reads.
+    // 1. Which sliced inputs go, and what their recompute reads. What no gradient reads is not computed
+    // again: the barrier would hold all that leads to it.
     std::vector<Value> again;  // forward body values to compute again
     for (int64_t i = s_.carry; i < s_.carry + s_.sliced; ++i) {
       const auto v = forward_value(scan_.inputs[static_cast<size_t>(i)]);
       if (v && recomputed(*v)) {
         dropped_.insert(i);
-        again.push_back(*v);
+        if (is_live(i)) again.push_back(*v);
       }
     }
     for (const Value v : again) collect(v);
@@ -98,8 +120,9 @@ class Rebuild {
 
     // 3. One barrier over all that the recompute reads and the incoming gradients; everything after reads its
     // results.
-    const bool heavy = std::any_of(again.begin(), again.end(),
-                                   [&](Value v) { return !weight_like_[static_cast<size_t>(v.node)]; });
+    const bool heavy = std::any_of(copies_.begin(), copies_.end(), [&](int32_t id) {
+      return !weight_like_[static_cast<size_t>(id)] && !is_view(*forward_->body, forward_->body->node(id));
+    });
     if (heavy) add_barrier(*body, by_outer, old);
     std::map<Value, Value> forward_map;
     for (const Value leaf : leaves_) forward_map[leaf] = by_outer.at(outer_of(leaf));
@@ -111,9 +134,11 @@ class Rebuild {
       ir::copy_node(std::move(n), id, *body, forward_map);
     }
     for (const int64_t i : dropped_)
-      map_[old.param_value(i)] = forward_map.at(*forward_value(scan_.inputs[static_cast<size_t>(i)]));
+      if (is_live(i))
+        map_[old.param_value(i)] = forward_map.at(*forward_value(scan_.inputs[static_cast<size_t>(i)]));
     for (int32_t id = 0; id < static_cast<int32_t>(old.nodes().size()); ++id)
-      if (old.node(id).kind != "param") ir::copy_node(old.node(id), id, *body, map_);
+      if (live[static_cast<size_t>(id)] && old.node(id).kind != "param")
+        ir::copy_node(old.node(id), id, *body, map_);
     for (const ir::Output& o : old.outputs()) body->output(o.name, map_.at(o.value));
     out.attrs = ir::scan_attrs({s_.trip, s_.reversed, s_.carry, sliced, invariant, s_.stacked});
     out.body = std::move(body);
@@ -142,7 +167,8 @@ class Rebuild {
     const Node& n = forward_->body->node(v);
     if (n.kind == "param") return false;  // the layer's input
     if (weight_like_[static_cast<size_t>(v.node)]) return true;
-    return !policy_.save_all && !policy_.saved.contains(n.tag.name);
+    // A view is made again: kept, it would be held twice.
+    return policy_.save_all ? is_view(*forward_->body, n) : !policy_.saved.contains(n.tag.name);
   }
   // Nodes to copy and the leaves that they read: params of the forward body and kept values.
   void collect(Value v) {
@@ -323,9 +349,7 @@ Names saved_tensors(const Graph& step) {
   return names;
 }
 
-Graph remat(const Graph& whole, const RematPolicy& policy) {
-  // What no gradient reads is neither kept nor computed again, and a barrier holds none of it.
-  const Graph step = ir::prune(whole);
+Graph remat(const Graph& step, const RematPolicy& policy) {
   return ir::prune(ir::rewrite(
       step,
       [&](Graph& to, int32_t id, const Node& node, std::span<const Value> inputs) -> std::vector<Value> {
