@@ -171,9 +171,9 @@ Status check_budget(const ProgramOptions& options, const Program& program, const
   ReportOptions report;
   report.device_memory = budget;
   return user_error(
-      "device_memory: the step needs {} a rank, {} more than the {} that there are\n{}{}or raise "
-      "device_memory, or share the weights between more ranks (ici_fsdp_parallelism)",
-      text(needed), text(needed - budget), text(budget), memory_table(program.memory, report),
+      "device_memory={}: the step needs {} a rank, {} more than there are\n{}{}or raise device_memory, or "
+      "share the weights between more ranks (ici_fsdp_parallelism)",
+      budget, text(needed), text(needed - budget), memory_table(program.memory, report),
       changes_table(find_changes(options, program, machine), machine));
 }
 

@@ -164,7 +164,7 @@ TEST(Budget, ChangesThatFitArePlanned) {
 }
 
 TEST(Budget, SeveralLeversAreTakenWhereOneIsNotEnough) {
-  const Result<ProgramOptions> o = options({"remat_policy=none"});
+  const Result<ProgramOptions> o = options({"remat_policy=none", "per_device_batch_size=8"});
   ASSERT_TRUE(o.ok());
   const Program p = *make_program(*o);
   Machine machine;
