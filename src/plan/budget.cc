@@ -90,19 +90,6 @@ Change planned(std::string keys, const ProgramOptions& options, const Program& p
   return c;
 }
 
-// Every choice of `count` levers, a variant of each.
-void choose(const std::vector<Lever>& levers, size_t first, size_t count, std::vector<const Variant*>& chosen,
-            const std::function<void(const std::vector<const Variant*>&)>& use) {
-  if (count == 0) return use(chosen);
-  for (size_t i = first; i + count <= levers.size(); ++i) {
-    for (const Variant& v : levers[i]) {
-      chosen.push_back(&v);
-      choose(levers, i + 1, count - 1, chosen, use);
-      chosen.pop_back();
-    }
-  }
-}
-
 auto cost(const Change& c) { return std::tuple(c.step_seconds.value_or(0), c.computed_flops, c.arena_bytes); }
 
 }  // namespace
@@ -112,26 +99,47 @@ Changes find_changes(const ProgramOptions& options, const Program& program, cons
   changes.now = planned("", options, program, machine);
   std::vector<Lever> levers = {remat_lever(options), tiling_lever(options), accumulation_lever(options),
                                prefetch_lever(options)};
-  std::erase_if(levers, [](const Lever& l) { return l.empty(); });
-  for (size_t count = 1; count <= levers.size() && changes.fitting.empty(); ++count) {
-    std::vector<const Variant*> chosen;
-    choose(levers, 0, count, chosen, [&](const std::vector<const Variant*>& variants) {
-      ProgramOptions other = options;
-      other.dump = nullptr;
-      std::string keys;
-      for (const Variant* v : variants) {
-        v->apply(other);
-        keys += (keys.empty() ? "" : " ") + v->keys;
-      }
-      const Result<Program> made = make_program(other);
-      if (!made.ok()) return;
-      const int64_t bytes = made->memory.arena_bytes;
-      if (bytes <= machine.device_memory) {
-        changes.fitting.push_back(planned(std::move(keys), other, *made, machine));
-      } else if (!changes.least || bytes < changes.least->arena_bytes) {
-        changes.least = planned(std::move(keys), other, *made, machine);
-      }
-    });
+  using Chosen = std::vector<const Variant*>;
+  // Bytes of the plan with these, which is kept if it fits; nothing where there is no such plan.
+  const auto attempt = [&](const Chosen& variants) -> std::optional<int64_t> {
+    ProgramOptions other = options;
+    other.dump = nullptr;
+    std::string keys;
+    for (const Variant* v : variants) {
+      v->apply(other);
+      keys += (keys.empty() ? "" : " ") + v->keys;
+    }
+    const Result<Program> made = make_program(other);
+    if (!made.ok()) return std::nullopt;
+    const int64_t bytes = made->memory.arena_bytes;
+    if (bytes <= machine.device_memory) {
+      changes.fitting.push_back(planned(std::move(keys), other, *made, machine));
+    } else if (bytes < (changes.least ? changes.least->arena_bytes : changes.now.arena_bytes)) {
+      changes.least = planned(std::move(keys), other, *made, machine);
+    }
+    return bytes;
+  };
+  Chosen together;  // of each lever what saves most
+  for (const Lever& lever : levers) {
+    int64_t least = changes.now.arena_bytes;
+    const Variant* best = nullptr;
+    for (const Variant& v : lever) {
+      const std::optional<int64_t> bytes = attempt({&v});
+      if (!bytes || *bytes >= least) continue;
+      least = *bytes;
+      best = &v;
+    }
+    if (best != nullptr) together.push_back(best);
+  }
+  // Where all together do not fit, two are not tried.
+  if (changes.fitting.empty() && together.size() > 1 && attempt(together) && !changes.fitting.empty()) {
+    const Change all = changes.fitting[0];
+    changes.fitting.clear();
+    for (size_t i = 0; i < levers.size(); ++i)
+      for (size_t j = i + 1; j < levers.size(); ++j)
+        for (const Variant& v : levers[i])
+          for (const Variant& w : levers[j]) attempt({&v, &w});
+    if (changes.fitting.empty()) changes.fitting.push_back(all);
   }
   std::stable_sort(changes.fitting.begin(), changes.fitting.end(),
                    [](const Change& a, const Change& b) { return cost(a) < cost(b); });

@@ -31,12 +31,13 @@ struct Change {
 struct Changes {
   Change now;                   // the step as it is; no keys
   std::vector<Change> fitting;  // those that fit, the fastest first
-  std::optional<Change> least;  // where none fits: what needs the least
+  std::optional<Change> least;  // where none fits: the one found that needs the least
 };
 
 // Plans other values of remat_policy, num_vocab_tiling, prefetch_distance, and of gradient_accumulation_steps
-// with as many tokens a step: one of them at a time, then, if none fits, two, then three, and so on. The bits
-// of a step depend on num_vocab_tiling and on the rows of a micro-step, and on none of the others.
+// with as many tokens a step: one of them at a time; if none fits, what saves most of each together; if that
+// fits, two at a time. The bits of a step depend on num_vocab_tiling and on the rows of a micro-step, and on
+// none of the others.
 Changes find_changes(const ProgramOptions& options, const Program& program, const Machine& machine);
 
 // ok where the step fits; else an error with the memory table and what find_changes gives.
