@@ -27,7 +27,9 @@ struct Setting {
   int64_t hidden = 64;
   bool tied = false;
   bool fuse = true;
-  int64_t tiling = 0;  // of a rank's tokens in the head; 0: one tile of so few
+  int64_t tiling = 0;                     // of a rank's tokens in the head; 0: one tile of so few
+  std::vector<std::string> offload = {};  // remat_policy=custom, these in host memory; `remat` has no effect
+  std::string host = "ram";
 };
 
 struct Outcome {
@@ -68,8 +70,8 @@ void fill_batch(exec::Executor& e, int64_t first_row, int64_t rows) {
 // What a rank is given before each step: weights (before the first one), tokens, learning rate.
 using Feed = FunctionRef<void(exec::Executor&, const RankShards&, int32_t step)>;
 
-Status run_rank(const plan::Program& program, const plan::ProgramOptions& options, comm::Transport& transport,
-                int32_t steps, Feed feed, Outcome& out) {
+Status run_rank(const plan::Program& program, const plan::ProgramOptions& options, const std::string& host,
+                comm::Transport& transport, int32_t steps, Feed feed, Outcome& out) {
   const int rank = transport.rank();
   LIGNUM_ASSIGN_OR_RETURN(const auto pool, exec::ThreadPool::create(options.threads));
   exec::ExecutorOptions e;
@@ -80,6 +82,7 @@ Status run_rank(const plan::Program& program, const plan::ProgramOptions& option
   e.parallel = pool.get();
   e.choice = {kernels::best_isa()};
   e.overlap = options.schedule.overlap;
+  e.host_memory = host;
   LIGNUM_ASSIGN_OR_RETURN(const auto executor, exec::Executor::create(e));
   for (int32_t step = 0; step < steps; ++step) {
     feed(*executor, {program, options.mesh, rank}, step);
@@ -105,7 +108,7 @@ Status run_rank(const plan::Program& program, const plan::ProgramOptions& option
 }
 
 // The losses of the steps, and in the end the parameters, or with outputs=grads their gradients.
-Outcome run(const plan::ProgramOptions& o, int32_t steps, Feed feed) {
+Outcome run(const plan::ProgramOptions& o, int32_t steps, Feed feed, const std::string& host = "ram") {
   const Result<plan::Program> program = plan::make_program(o);
   EXPECT_TRUE(program.ok()) << program.status().message();
   Outcome out;
@@ -116,7 +119,7 @@ Outcome run(const plan::ProgramOptions& o, int32_t steps, Feed feed) {
   }
   comm::ThreadWorld world(static_cast<int>(o.mesh.ranks()));
   const Status status =
-      world.run([&](comm::Transport& t) { return run_rank(*program, o, t, steps, feed, out); });
+      world.run([&](comm::Transport& t) { return run_rank(*program, o, host, t, steps, feed, out); });
   EXPECT_TRUE(status.ok()) << status.message();
   return out;
 }
@@ -137,15 +140,23 @@ Outcome run(const Setting& s) {
   o.model.tie_embeddings = s.tied;
   if (!s.fuse) o.disabled.insert("fuse");
   o.remat = passes::remat_policy(s.remat).value();
+  if (!s.offload.empty()) {
+    o.remat = {};
+    o.remat.saved.insert(s.offload.begin(), s.offload.end());
+    o.remat.offloaded = o.remat.saved;
+  }
   o.optimizer.clip = 1e9;  // inactive: its coefficient is exactly 1
   o.schedule = {s.prefetch, s.overlap};
   o.threads = s.threads;
   const int64_t rows = kRows / o.mesh.ranks();
-  return run(o, 3, [&](exec::Executor& e, const RankShards& shards, int32_t step) {
-    if (step == 0) init_parameters(o.model, shards, e, 7);
-    put_step(e, step);
-    fill_batch(e, step * kRows + shards.rank * rows, rows);
-  });
+  return run(
+      o, 3,
+      [&](exec::Executor& e, const RankShards& shards, int32_t step) {
+        if (step == 0) init_parameters(o.model, shards, e, 7);
+        put_step(e, step);
+        fill_batch(e, step * kRows + shards.rank * rows, rows);
+      },
+      s.host);
 }
 
 class Parity : public testing::TestWithParam<DType> {
@@ -209,6 +220,25 @@ TEST_P(Parity, PrefetchAndOverlapLeaveTheBits) {
   EXPECT_EQ(base, run(with({.fsdp = 2, .remat = "minimal", .prefetch = 2})));
   EXPECT_EQ(base, run(with({.fsdp = 2, .remat = "full", .prefetch = 7})));  // more than there are layers
   EXPECT_EQ(base, run(with({.fsdp = 2, .overlap = false})));
+}
+
+// Each preset and each tensor in host memory, in RAM and in a file, with and without a copy thread.
+TEST_P(Parity, OffloadLeavesTheBits) {
+  const std::string file = "file:" + testing::TempDir();
+  const Outcome none = run(with({}));
+  for (const char* policy : {"minimal_offloaded", "qkv_proj_offloaded"})
+    EXPECT_EQ(none, run(with({.remat = policy}))) << policy;
+  for (const char* tensor : {"decoder_layer_input", "context", "query_proj", "key_proj", "value_proj",
+                             "out_proj", "mlpwi_0", "mlpwi_1", "mlpwo"})
+    EXPECT_EQ(none, run(with({.offload = {tensor}}))) << tensor;
+  const std::vector<std::string> all = {"decoder_layer_input", "context", "out_proj", "mlpwi_0", "mlpwi_1"};
+  EXPECT_EQ(none, run(with({.offload = all, .host = file})));
+  EXPECT_EQ(none, run(with({.prefetch = 0, .offload = all})));
+  EXPECT_EQ(none, run(with({.prefetch = 3, .threads = 2, .offload = all})));
+  EXPECT_EQ(none, run(with({.overlap = false, .offload = all, .host = file})));
+  EXPECT_EQ(run(with({.accumulation = 2})), run(with({.accumulation = 2, .offload = all})));
+  EXPECT_EQ(run(with({.fsdp = 2})), run(with({.fsdp = 2, .offload = all})));
+  EXPECT_EQ(run(with({.fsdp = 2})), run(with({.fsdp = 2, .overlap = false, .offload = all, .host = file})));
 }
 
 TEST_P(Parity, UnevenShards) {

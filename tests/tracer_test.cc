@@ -374,6 +374,21 @@ TEST_F(ForTpu, HeadInTilesHoldsNoLogits) {
   EXPECT_NE(held.text.find("tensor<1x128x384x"), std::string::npos);
 }
 
+// The stacks of what is offloaded lie in host memory, as planned; a plug-in without one gets no placement.
+TEST_F(ForTpu, OffloadedActivationsLieInHostMemory) {
+  ASSERT_VALUE(step, make_step(tpu_step("minimal_offloaded")));
+  pjrt::PrintOptions options = train::print_options(step.options.mesh);
+  ASSERT_VALUE(plain, pjrt::print_stablehlo(*step.program.local, options));
+  EXPECT_EQ(plain.find("annotate_device_placement"), std::string::npos);
+  options.host_memory = true;
+  ASSERT_VALUE(compiled, pjrt::compile_step(*topology_, *step.program.local, options));
+  int64_t planned = 0;
+  for (const passes::MemoryPart& part : step.program.memory.offloaded) planned += part.bytes;
+  EXPECT_EQ(planned, step.program.memory.host_bytes);
+  EXPECT_GT(planned, 0);
+  EXPECT_EQ(compiled.memory.host_temporaries, planned);
+}
+
 // A width that 8 devices do not divide.
 TEST_F(ForTpu, UnevenWidth) {
   plan::ProgramOptions options = tpu_step("full");

@@ -36,10 +36,15 @@ std::vector<Loop> loops_of(const pjrt::HloProgram& program) {
 nlohmann::ordered_json to_json(const Target& target, const pjrt::CompiledStep& step, int64_t program_bytes,
                                const std::vector<Loop>& loops) {
   const pjrt::MemoryStats& m = step.memory;
-  nlohmann::ordered_json j = {{"topology", target.topology->text()},  {"devices", target.devices},
-                              {"program_bytes", program_bytes},       {"peak_bytes", m.peak},
-                              {"arguments_bytes", m.arguments},       {"outputs_bytes", m.outputs},
-                              {"aliased_bytes", m.aliased},           {"temporaries_bytes", m.temporaries},
+  nlohmann::ordered_json j = {{"topology", target.topology->text()},
+                              {"devices", target.devices},
+                              {"program_bytes", program_bytes},
+                              {"peak_bytes", m.peak},
+                              {"arguments_bytes", m.arguments},
+                              {"outputs_bytes", m.outputs},
+                              {"aliased_bytes", m.aliased},
+                              {"temporaries_bytes", m.temporaries},
+                              {"host_temporaries_bytes", m.host_temporaries},
                               {"device_memory", target.device_memory}};
   for (const Loop& loop : loops) {
     nlohmann::ordered_json collectives = nlohmann::ordered_json::array();
@@ -61,6 +66,8 @@ void print(const Target& target, const pjrt::CompiledStep& step, int64_t program
       "temporaries {}",
       bytes(m.peak), bytes(target.device_memory), bytes(m.arguments), bytes(m.outputs), bytes(m.aliased),
       bytes(m.temporaries)));
+  if (m.host_temporaries > 0)
+    print_line(fmt::format("host memory of a device, as compiled: {}", bytes(m.host_temporaries)));
   for (const Loop& loop : loops) {
     print_line(fmt::format("loop {}: {} matmuls", loop.name, loop.dots));
     for (const pjrt::AsyncCollective& c : loop.collectives)
@@ -74,7 +81,8 @@ Status run_compile(const CompileArguments& a) {
   if (!target.topology)
     return user_error("compile_topology is empty: say for which TPUs, tpu7x:2x2x1 or tpu7x-8");
   LIGNUM_ASSIGN_OR_RETURN(const plan::Program program, plan::make_program(target.step));
-  const pjrt::PrintOptions options = train::print_options(target.step.mesh);
+  pjrt::PrintOptions options = train::print_options(target.step.mesh);
+  options.host_memory = true;
   if (!a.stablehlo.empty()) {
     LIGNUM_ASSIGN_OR_RETURN(const std::string text, pjrt::print_stablehlo(*program.local, options));
     LIGNUM_RETURN_IF_ERROR(write_file_atomic(a.stablehlo, text));

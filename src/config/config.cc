@@ -143,6 +143,8 @@ Status Config::check() const {
                       text("model_name"));
   }
   if (text("model_name") != "default") LIGNUM_RETURN_IF_ERROR(preset(text("model_name")).status());
+  if (const std::string& where = text("host_memory"); where != "ram" && !where.starts_with("file:"))
+    return user_error("host_memory={}: it is ram, or file:FOLDER", where);
   if (text("dataset_type") == "text" && integer("eval_interval") > 0 && list("eval_files").empty()) {
     return user_error("eval_interval={} needs held-out files: set eval_files, or eval_interval=-1",
                       integer("eval_interval"));

@@ -238,7 +238,13 @@ std::vector<Row> own_rows() {
           .ours(""),
       text("spec", "hardware specification: a name or a path; empty: this machine's, as calibrated").ours(""),
       bytes("device_memory", "memory budget of a rank, 8GiB say; 0: what the specification says").ours("0"),
-      integer("prefetch_distance", 0, 8, "layers whose weights are gathered ahead of use").ours("1"),
+      text("host_memory",
+           "where offloaded tensors lie: ram, or file:FOLDER, a nameless file there that goes with the "
+           "process")
+          .ours("ram"),
+      integer("prefetch_distance", 0, 8,
+              "layers whose weights are gathered, and what is offloaded fetched, ahead of use")
+          .ours("1"),
       text("fuse", "nodes that are one for the CPU's kernels, with the bits of their parts")
           .of({"on", "off"})
           .ours("on"),

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 
+#include "exec/copy_engine.h"
 #include "ops/op.h"
 
 namespace lignum::exec {
@@ -52,8 +53,9 @@ struct Instruction {
   bool has_workspace = false;
   std::vector<const void*> in_pointers;
   std::vector<void*> out_pointers;
-  std::vector<comm::Ticket> tickets;  // starts: one an iteration in flight
-  Instruction* started = nullptr;     // awaits: whose result
+  std::vector<comm::Ticket> tickets;                // starts: one an iteration in flight
+  passes::Engine engine = passes::Engine::compute;  // that runs it, or that an await waits for
+  Instruction* started = nullptr;                   // awaits: whose result
   std::unique_ptr<Block> body;
 };
 
@@ -71,6 +73,7 @@ struct Executor::Impl final : ops::Collectives {
   Arena own;
   const Arena* arena = &own;
   std::unique_ptr<comm::CommEngine> engine;
+  std::unique_ptr<CopyEngine> copies;
   std::map<std::string, int, std::less<>> groups;  // mesh axis -> group
   std::unique_ptr<Block> top;
   Trace* trace = nullptr;
@@ -79,11 +82,15 @@ struct Executor::Impl final : ops::Collectives {
   Event* event = nullptr;  // of the collective being started
   comm::Ticket last_ticket = 0;
 
-  std::byte* at(const Place& place, const Loops& loops) const {
+  static int64_t offset(const Place& place, const Loops& loops) {
     int64_t offset = place.base;
     for (const passes::Term& t : place.terms)
       offset += t.stride * (t.modulus > 0 ? loops.iteration[t.depth] % t.modulus : loops.row[t.depth]);
-    return arena->data() + offset;
+    return offset;
+  }
+  std::byte* at(const Place& place, const Loops& loops) const {
+    LIGNUM_CHECK(!place.host, "host memory has no addresses");
+    return arena->data() + offset(place, loops);
   }
 
   Status start(const ops::CollectiveCall& call) override {
@@ -149,10 +156,13 @@ struct Executor::Impl final : ops::Collectives {
       const auto workspace = layout.workspaces.find(ins.slot->node);
       ins.has_workspace = workspace != layout.workspaces.end();
       if (ins.has_workspace) ins.workspace = workspace->second;
-      if (ins.slot->engine == passes::Engine::communication) {
-        ins.kind = Instruction::Kind::start;
-        ins.tickets.resize(static_cast<size_t>(ins.slot->shift) + 1);
-      }
+      ins.engine = ins.slot->engine;
+      if (ins.engine != passes::Engine::compute) ins.kind = Instruction::Kind::start;
+    }
+    for (Instruction& ins : block->instructions) {
+      if (ins.kind != Instruction::Kind::await) continue;
+      ins.engine = ins.started->engine;
+      ins.started->tickets.resize(static_cast<size_t>(ins.started->slot->shift - ins.slot->shift) + 1);
     }
     return block;
   }
@@ -163,6 +173,21 @@ struct Executor::Impl final : ops::Collectives {
                                   ? fmt::format(", iteration {}", loops.row[loops.depth - 1])
                                   : "";
     return status.with_context(fmt::format("{} ({}{})", ins.node->kind, ins.node->tag.path, layer));
+  }
+
+  static comm::Ticket& ticket(Instruction& start, const Loops& loops) {
+    const auto i = static_cast<size_t>(loops.depth > 0 ? loops.iteration[loops.depth - 1] : 0);
+    return start.tickets[i % start.tickets.size()];
+  }
+
+  void start_copy(const Block& block, Instruction& ins, const Loops& loops) {
+    event = trace != nullptr ? trace->next() : nullptr;
+    if (event != nullptr) fill(*event, block, ins, loops);
+    const bool to_host = ins.out[0].host;
+    ticket(ins, loops) =
+        copies->submit({to_host, at(to_host ? ins.in[0] : ins.out[0], loops),
+                        offset(to_host ? ins.out[0] : ins.in[0], loops), ins.node->types[0].bytes()},
+                       event != nullptr ? &event->time : nullptr);
   }
 
   Status run_op(const Block& block, Instruction& ins, const Loops& loops) {
@@ -177,8 +202,7 @@ struct Executor::Impl final : ops::Collectives {
                                        *options.parallel, options.choice, is_start ? this : nullptr});
     if (!status.ok()) return context(status, block, ins, loops);
     if (is_start) {
-      ins.tickets[static_cast<size_t>(loops.depth > 0 ? loops.iteration[loops.depth - 1] : 0) %
-                  ins.tickets.size()] = last_ticket;
+      ticket(ins, loops) = last_ticket;
     } else {
       if (event != nullptr) event->time = {begin, now_ns()};
       if (checking && !found) check(block, ins, loops);
@@ -227,10 +251,11 @@ struct Executor::Impl final : ops::Collectives {
       case Instruction::Kind::scan:
         return run_scan(*ins.body, loops);
       case Instruction::Kind::await: {
-        const auto i = static_cast<size_t>(loops.depth > 0 ? loops.iteration[loops.depth - 1] : 0);
         event = trace != nullptr ? trace->next() : nullptr;
         const int64_t begin = event != nullptr ? now_ns() : 0;
-        const Status status = engine->wait(ins.started->tickets[i % ins.started->tickets.size()]);
+        const comm::Ticket started = ticket(*ins.started, loops);
+        const Status status =
+            ins.engine == passes::Engine::copy ? copies->wait(started) : engine->wait(started);
         if (!status.ok()) return context(status, block, ins, loops);
         if (event != nullptr) {
           fill(*event, block, ins, loops);
@@ -239,7 +264,9 @@ struct Executor::Impl final : ops::Collectives {
         return {};
       }
       default:
-        return run_op(block, ins, loops);
+        if (ins.engine != passes::Engine::copy) return run_op(block, ins, loops);
+        start_copy(block, ins, loops);
+        return {};
     }
   }
 
@@ -263,13 +290,16 @@ struct Executor::Impl final : ops::Collectives {
       }
       if (!any) break;
     }
-    for (int64_t i = 0; i < trip; ++i) {
+    int64_t late = 0;
+    for (const Instruction& ins : block.instructions) late = std::max(late, -ins.slot->shift);
+    for (int64_t i = 0; i < trip + late; ++i) {
       for (Instruction& ins : block.instructions) {
         const int64_t j = i + ins.slot->shift;
-        if (j >= trip) continue;
+        if (j < 0 || j >= trip) continue;
         set(j);
         LIGNUM_RETURN_IF_ERROR(run_slot(block, ins, loops));
       }
+      if (i >= trip) continue;
       set(i);
       copy(block.at_end, loops);
     }
@@ -281,6 +311,7 @@ struct Executor::Impl final : ops::Collectives {
     Loops loops;
     for (Instruction& ins : top->instructions) LIGNUM_RETURN_IF_ERROR(run_slot(*top, ins, loops));
     if (engine) LIGNUM_RETURN_IF_ERROR(engine->drain());
+    if (copies) LIGNUM_RETURN_IF_ERROR(copies->drain());
     copy(top->at_end, loops);
     return {};
   }
@@ -315,6 +346,11 @@ Result<std::unique_ptr<Executor>> Executor::create(const ExecutorOptions& option
     comm::EngineOptions engine;
     engine.overlap = options.overlap;
     LIGNUM_ASSIGN_OR_RETURN(impl->engine, comm::CommEngine::create(*options.transport, engine));
+  }
+  if (options.plan->host_bytes > 0) {
+    LIGNUM_ASSIGN_OR_RETURN(auto memory, HostMemory::create(options.host_memory, options.plan->host_bytes));
+    LIGNUM_ASSIGN_OR_RETURN(impl->copies,
+                            CopyEngine::create(std::move(memory), {.overlap = options.overlap}));
   }
   impl->top = impl->prepare(*options.step, options.plan->layout, {}, {});
   return std::unique_ptr<Executor>(new Executor(std::move(impl)));

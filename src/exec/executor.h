@@ -1,6 +1,6 @@
 // Runs a SCHEDULED step on one rank. Knows no model: it walks slots, calls each op's CPU facet on places in
-// the arena, and gives collectives to the communication engine. Between create() and the end it allocates
-// nothing in step().
+// the arena, gives collectives to the communication engine and transfers to the copy engine. Between create()
+// and the end it allocates nothing in step().
 #pragma once
 
 #include <memory>
@@ -26,8 +26,9 @@ struct ExecutorOptions {
   comm::Transport* transport = nullptr;  // null: one rank, no collectives
   Parallel* parallel = nullptr;          // the rank's pool
   kernels::Choice choice;
-  bool overlap = true;        // false: the communication engine has no thread of its own
-  int64_t device_memory = 0;  // budget in bytes, 0: none
+  bool overlap = true;              // false: communication and copies have no threads of their own
+  int64_t device_memory = 0;        // budget in bytes, 0: none
+  std::string host_memory = "ram";  // what is offloaded lies there: HostMemory::create
   // Memory of at least plan->arena_bytes that steps take in turns; null: one of its own, within
   // device_memory. The params that come first in both plans, alike in name and type, are then the same
   // tensors; all else is overwritten by the other's steps, so every other param is written before each step.

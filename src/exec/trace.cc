@@ -27,7 +27,8 @@ std::string chrome_json(const std::vector<const Trace*>& ranks) {
                       {"name", "process_name"},
                       {"pid", t->rank()},
                       {"args", {{"name", fmt::format("rank {}", t->rank())}}}});
-    for (const auto& [tid, name] : {std::pair{0, "compute"}, std::pair{1, "communication"}})
+    for (const auto& [tid, name] :
+         {std::pair{0, "compute"}, std::pair{1, "communication"}, std::pair{2, "copy"}})
       events.push_back({{"ph", "M"},
                         {"name", "thread_name"},
                         {"pid", t->rank()},
@@ -42,7 +43,7 @@ std::string chrome_json(const std::vector<const Trace*>& ranks) {
       if (e.outer >= 0) args["outer_iteration"] = e.outer;
       events.push_back({{"ph", "X"},
                         {"name", n.kind},
-                        {"cat", e.engine == passes::Engine::compute ? "compute" : "communication"},
+                        {"cat", passes::engine_name(e.engine)},
                         {"pid", t->rank()},
                         {"tid", static_cast<int>(e.engine)},
                         {"ts", static_cast<double>(e.time.start_ns - begin) / 1e3},

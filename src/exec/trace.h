@@ -48,8 +48,8 @@ class Trace {
 // How many events one step makes.
 size_t event_count(const passes::Scheduled& step);
 
-// {"traceEvents": [...]}: pid = rank, tid = engine (compute 0, communication 1), times in microseconds from
-// the earliest event; args: id, origin, layer, iteration, role, path.
+// {"traceEvents": [...]}: pid = rank, tid = engine (compute 0, communication 1, copy 2), times in
+// microseconds from the earliest event; args: id, origin, layer, iteration, role, path.
 std::string chrome_json(const std::vector<const Trace*>& ranks);
 
 }  // namespace lignum::exec

@@ -2,7 +2,8 @@
 // with a body. This room knows no op: an op is a kind, attributes and types. It knows three structural kinds:
 //   param   an input of the graph (or of a scan's body)
 //   scan    a loop over a body: see Scan below
-//   await   takes the async result of a started collective (type.async) and gives the tensor
+//   await   takes the async result of what was started, a collective or a copy between memories (type.async),
+//           and gives the tensor
 // Stages: GLOBAL (logical shapes), LOCAL (one rank's shapes, explicit collectives). SCHEDULED is a LOCAL
 // graph with a schedule beside it (passes/schedule.h). A graph is never changed by a pass: a pass builds
 // another.
@@ -31,13 +32,14 @@ struct Type {
   DType dtype = DType::f32;
   std::vector<int64_t> dims;
   std::vector<std::string> names;
-  bool async = false;  // the result of a collective that was started and not awaited yet
+  bool async = false;  // the result of what was started and not awaited yet
+  bool host = false;   // lies in host memory: only a fetch reads it (and what moves no bytes: scan, await)
 
   int64_t rank() const { return static_cast<int64_t>(dims.size()); }
   int64_t elements() const;
   int64_t bytes() const { return elements() * dtype_size(dtype); }
   friend bool operator==(const Type& a, const Type& b) {
-    return a.dtype == b.dtype && a.dims == b.dims && a.async == b.async;
+    return a.dtype == b.dtype && a.dims == b.dims && a.async == b.async && a.host == b.host;
   }
 };
 std::string to_string(const Type&);  // f32[2,37]<activation_batch,>
@@ -175,8 +177,8 @@ std::string print(const Graph&);
 Result<Graph> parse(std::string_view text);
 
 // Structure: inputs come before uses, indices in range, scans agree with their bodies, outputs and aliases
-// fit, an async value has one user and that is an await; LOCAL alone has async values. Types by op:
-// ops/verify.h.
+// fit, an async value has one user and that is an await; in GLOBAL only a value on its way between memories
+// is async. Types by op: ops/verify.h.
 Status verify_structure(const Graph&);
 
 // The rewrite driver: walks `from` in order into a new graph. `visit` gets the node and its inputs already

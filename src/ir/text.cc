@@ -253,6 +253,7 @@ class Parser {
   Result<Type> type() {
     Type t;
     t.async = take_word("async");
+    t.host = take_word("host");
     LIGNUM_ASSIGN_OR_RETURN(const std::string dtype, identifier());
     const auto d = dtype_from_name(dtype);
     if (!d) return error("unknown dtype " + dtype);
@@ -407,8 +408,9 @@ class Parser {
 }  // namespace
 
 std::string to_string(const Type& t) {
-  std::string out = fmt::format("{}{}[{}]", t.async ? "async " : "", dtype_name(t.dtype),
-                                joined(t.dims, [](int64_t d) { return fmt::format("{}", d); }));
+  std::string out =
+      fmt::format("{}{}{}[{}]", t.async ? "async " : "", t.host ? "host " : "", dtype_name(t.dtype),
+                  joined(t.dims, [](int64_t d) { return fmt::format("{}", d); }));
   if (!t.names.empty()) out += "<" + joined(t.names, [](const std::string& n) { return n; }) + ">";
   return out;
 }

@@ -41,6 +41,7 @@ class Inside final : public Emitter {
   void line(std::string text) override { outside_.line("  " + std::move(text)); }
   std::string replica_groups(std::string_view axis) override { return outside_.replica_groups(axis); }
   int64_t axis_size(std::string_view axis) override { return outside_.axis_size(axis); }
+  bool host_memory() override { return outside_.host_memory(); }
 
  private:
   Emitter& outside_;

@@ -38,7 +38,9 @@ TEST_P(GradientTest, AgreesWithFiniteDifferences) {
     std::vector<std::optional<Value>> cotangents(s.out.size());
     std::vector<RefTensor> weights(s.out.size());
     for (const size_t r : seeded) {
-      cotangents[r] = graph.param(fmt::format("w{}", r), s.out[r]);
+      Type whole = s.out[r];
+      whole.async = whole.host = false;  // a gradient is never on its way, and on the device
+      cotangents[r] = graph.param(fmt::format("w{}", r), std::move(whole));
       const Random random(5, fmt::format("{}", r));
       weights[r].dims = s.out[r].dims;
       for (int64_t i = 0; i < s.out[r].elements(); ++i)
@@ -53,7 +55,7 @@ TEST_P(GradientTest, AgreesWithFiniteDifferences) {
       if (!gradients[i]) continue;
       ASSERT_TRUE(dtype_is_float(s.in[i].dtype)) << "a gradient of integers, input " << i;
       Type expected = s.in[i];
-      expected.async = false;  // a gradient is never on its way
+      expected.async = expected.host = false;
       ASSERT_EQ(graph.type(*gradients[i]), expected) << "input " << i;
       graph.output(fmt::format("d{}", i), *gradients[i]);
       given.push_back(i);

@@ -115,7 +115,8 @@ struct ShardRule {
 
 // --- cost
 // ----------------------------------------------------------------------------------------------------------
-enum class Work : uint8_t { none, matmul, attention, rows, transcendental, copy, collective };
+// transfer: between device and host memory, on the copy engine.
+enum class Work : uint8_t { none, matmul, attention, rows, transcendental, copy, collective, transfer };
 struct Cost {
   Work work = Work::rows;
   double flops = 0;            // multiply-adds count two
@@ -198,6 +199,7 @@ class Emitter {
   virtual void line(std::string text) = 0;
   virtual std::string replica_groups(std::string_view axis) = 0;  // "dense<[[0, 1]]> : tensor<1x2xi64>"
   virtual int64_t axis_size(std::string_view axis) = 0;
+  virtual bool host_memory() { return false; }  // whether placements in host memory are printed
 };
 std::string mlir_type(const Type&);  // tensor<2x37xf32>
 std::string mlir_dtype(DType);       // f32, bf16, f8E4M3FN, i32, i1

@@ -35,8 +35,10 @@ Status sizes_fit(const Dims& dims) {
 
 Status expect_inputs(std::span<const Type> in, size_t count) {
   if (in.size() != count) return user_error("takes {} inputs, not {}", count, in.size());
-  for (const Type& t : in)
+  for (const Type& t : in) {
     if (t.async) return user_error("takes no async value; await {} first", ir::to_string(t));
+    if (t.host) return user_error("takes no value in host memory; fetch {} first", ir::to_string(t));
+  }
   return {};
 }
 

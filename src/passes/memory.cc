@@ -17,7 +17,10 @@ using ir::Value;
 
 constexpr int64_t kAlign =
     64;  // a cache line: two tensors never share one, so that ranks' threads never do either
-int64_t aligned(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
+int64_t aligned(int64_t n, int64_t to = kAlign) { return (n + to - 1) / to * to; }
+
+// The distance of a stack's rows.
+int64_t row_bytes(const ir::Type& row) { return row.host ? aligned(row.bytes(), kHostAlign) : row.bytes(); }
 
 // A compound loss makes the head's gradient in the forward pass: a result that is named as a weight is.
 bool gradient_with_the_loss(const Graph& g, Value v) {
@@ -39,6 +42,8 @@ std::string part_of(const Graph& g, Value v, bool in_body) {
   if (n.tag.role == Role::wgrad || gradient_with_the_loss(g, v)) return "gradients";
   if (n.tag.path == "decoder/logits_dense" || n.tag.path == "loss") return "logits";
   for (const ir::Type& t : n.types)
+    if (t.async && n.inputs.size() == 1 && g.type(n.inputs[0]).host) return "fetched";
+  for (const ir::Type& t : n.types)
     if (t.async) return n.tag.role == Role::dgrad ? "gradients" : "gathered weights";
   if (n.kind == "convert" && g.node(n.inputs[0]).kind == "param") return "gathered weights";
   return in_body || n.tag.role != Role::forward ? "temporaries" : "activations";
@@ -59,6 +64,12 @@ struct Live {
   int64_t copies = 1;  // buffers used in turn
 };
 
+// Bytes, or offsets, in the two memories.
+struct Sizes {
+  int64_t device = 0, host = 0;
+  int64_t of(bool in_host) const { return in_host ? host : device; }
+};
+
 // One graph's buffers. measure() finds what lives when and packs it; lay_out() then gives absolute places,
 // once the frame's own base and the places of its params (and of the rows that its stacked outputs fill) are
 // known.
@@ -73,32 +84,43 @@ class Frame {
     merge_in_place();
     find_stacked();
     make_allocations();
-    std::vector<Allocation*> all;
-    for (Live& l : live_) all.push_back(&l.allocation);
-    size_ = pack(all);
+    for (const bool host : {false, true}) {
+      std::vector<Allocation*> all;
+      for (Live& l : live_)
+        if (l.allocation.host == host) all.push_back(&l.allocation);
+      (host ? size_.host : size_.device) = pack(all);
+    }
     find_parts();
   }
 
-  int64_t size() const { return size_; }
+  Sizes size() const { return size_; }
   const std::vector<MemoryPart>& parts() const { return parts_; }
   // Every allocation of this frame and of those inside it, at its absolute place.
-  void collect(int64_t base, int32_t& frames, std::vector<Allocation>& out) const {
+  void collect(Sizes base, int32_t& frames, std::vector<Allocation>& out) const {
     const int32_t mine = frames++;
     for (const Live& l : live_) {
       out.push_back(l.allocation);
-      out.back().base += base;
+      out.back().base += base.of(l.allocation.host);
       out.back().frame = mine;
       const auto body = bodies_.find(l.node);
-      if (body != bodies_.end()) body->second.collect(base + l.allocation.base, frames, out);
+      if (body != bodies_.end() && !l.allocation.host)
+        body->second.collect(frame_base(base, l.node), frames, out);
     }
   }
 
-  Layout lay_out(int64_t base, const std::vector<Place>& params, const std::map<int64_t, Place>& rows) const {
+  // Where the frame of a loop's body lies inside this one.
+  Sizes frame_base(Sizes base, int32_t node) const {
+    for (const Live& l : live_)
+      if (l.node == node) (l.allocation.host ? base.host : base.device) += l.allocation.base;
+    return base;
+  }
+
+  Layout lay_out(Sizes base, const std::vector<Place>& params, const std::map<int64_t, Place>& rows) const {
     Layout layout;
     for (int64_t i = 0; i < static_cast<int64_t>(g_.params().size()); ++i)
       layout.places[g_.param_value(i)] = params[static_cast<size_t>(i)];
     for (const Live& l : live_) {
-      Place p{base + l.allocation.base, {}};
+      Place p{base.of(l.allocation.host) + l.allocation.base, {}, l.allocation.host};
       if (l.copies > 1) p.terms.push_back({depth_ - 1, l.allocation.bytes / l.copies, l.copies});
       if (l.value.valid()) layout.places[l.value] = p;
       if (l.node >= 0 && !s_.bodies.contains(l.node)) layout.workspaces[l.node] = p;
@@ -253,8 +275,12 @@ class Frame {
   }
 
   void make_allocations() {
-    // The uses of all values that share a buffer.
+    // The uses of all values that share a buffer, and those that a copy to host memory reads until the next
+    // iteration.
     std::map<Value, std::pair<int32_t, int32_t>> range;
+    std::map<Value, int64_t> lag;
+    for (const Slot& slot : s_.order)
+      if (slot.shift < 0) lag[owner(g_.node(g_.node(slot.node).inputs[0]).inputs[0])] = -slot.shift;
     for (const auto& [id, at] : slot_) {
       const Node& n = g_.node(id);
       for (int32_t r = 0; n.kind != "await" && r < static_cast<int32_t>(n.types.size()); ++r) {
@@ -273,11 +299,12 @@ class Frame {
       l.allocation.part = part_of(g_, v, depth_ > 0);
       l.allocation.what = g_.node(v).tag.path + " " + g_.node(v).kind;
       if (l.allocation.part == "activations") l.allocation.saved = saved_name(g_, v);
-      l.allocation.bytes = aligned(g_.type(v).bytes());
+      l.allocation.host = g_.type(v).host;
+      l.allocation.bytes = l.allocation.host ? host_bytes(v) : aligned(g_.type(v).bytes());
       l.allocation.first = span.first;
       l.allocation.last = span.second;
-      if (const int64_t shift = shift_of(v.node); shift > 0) {
-        l.copies = shift + 1;
+      if (const int64_t apart = std::max<int64_t>(shift_of(v.node), lag[v]); apart > 0) {
+        l.copies = apart + 1;
         l.allocation.bytes *= l.copies;
         l.allocation.first = 0;
         l.allocation.last = end();
@@ -304,7 +331,13 @@ class Frame {
             bodies_.emplace(id, Frame(s_.bodies.at(id), threads_, depth_ + 1, carry, std::move(over)))
                 .first->second;
         l.allocation.part = "temporaries";
-        l.allocation.bytes = aligned(body.size());
+        l.allocation.bytes = aligned(body.size().device);
+        if (body.size().host > 0) {
+          Live host = l;
+          host.allocation.host = true;
+          host.allocation.bytes = aligned(body.size().host, kHostAlign);
+          live_.push_back(std::move(host));
+        }
       } else if (n.kind != "await") {
         const ops::NodeSite site(g_, n);
         l.allocation.part = "workspace";
@@ -314,13 +347,21 @@ class Frame {
     }
   }
 
+  // A stack in host memory has rows of whole blocks.
+  int64_t host_bytes(Value v) const {
+    const Node& n = g_.node(v);
+    const int64_t rows = n.kind == "scan" && v.index >= ir::scan_of(n).carry ? ir::scan_of(n).trip : 1;
+    return rows * aligned(g_.type(v).bytes() / rows, kHostAlign);
+  }
+
   // Whether v, alone in its buffer, is a stack that a loop writes row by row, or one that a loop reads so.
   void find_rows(Value v, Allocation& a) const {
     if (std::any_of(merged_.begin(), merged_.end(), [&](const auto& m) { return owner(m.first) == v; }))
       return;
     const auto life = [&](int32_t loop) {
       const ir::Scan s = ir::scan_of(g_.node(loop));
-      return RowLife{loop, s.trip, g_.type(v).bytes() / std::max<int64_t>(1, s.trip), s.reversed};
+      const int64_t bytes = a.host ? a.bytes : g_.type(v).bytes();
+      return RowLife{loop, s.trip, bytes / std::max<int64_t>(1, s.trip), s.reversed};
     };
     if (g_.node(v).kind == "scan" && v.index >= ir::scan_of(g_.node(v)).carry) a.written = life(v.node);
     if (a.last >= end()) return;
@@ -340,7 +381,7 @@ class Frame {
       std::map<std::string, int64_t> by;
       int64_t sum = 0;
       for (const Live& l : live_) {
-        if (l.allocation.first > at || at > l.allocation.last) continue;
+        if (l.allocation.host || l.allocation.first > at || at > l.allocation.last) continue;
         // A stack in the place of those that its loop has read counts for what is beside them.
         int64_t bytes = l.allocation.bytes;
         for (const Live& other : live_)
@@ -366,16 +407,16 @@ class Frame {
     const auto equal = [](const Term& x, const Term& y) {
       return x.depth == y.depth && x.stride == y.stride && x.modulus == y.modulus;
     };
-    return a.base == b.base &&
+    return a.base == b.base && a.host == b.host &&
            std::equal(a.terms.begin(), a.terms.end(), b.terms.begin(), b.terms.end(), equal);
   }
 
-  void lay_out_body(int64_t base, int32_t id, const Frame& body, Layout& layout) const {
+  void lay_out_body(Sizes base, int32_t id, const Frame& body, Layout& layout) const {
     const Node& n = g_.node(id);
     const ir::Scan scan = ir::scan_of(n);
     const Graph& inner = *n.body;
     const auto row_of = [&](Place p, const ir::Type& row) {
-      p.terms.push_back({depth_, row.bytes(), 0});
+      p.terms.push_back({depth_, row_bytes(row), 0});
       return p;
     };
     std::vector<Place> params;
@@ -397,10 +438,7 @@ class Frame {
     for (int64_t o = scan.carry; o < scan.carry + scan.stacked; ++o)
       rows[o] = row_of(layout.places.at({id, static_cast<int32_t>(o)}),
                        inner.type(inner.outputs()[static_cast<size_t>(o)].value));
-    int64_t frame_base = base;
-    for (const Live& l : live_)
-      if (l.node == id) frame_base += l.allocation.base;
-    layout.bodies[id] = body.lay_out(frame_base, params, rows);
+    layout.bodies[id] = body.lay_out(frame_base(base, id), params, rows);
   }
 
   const Scheduled& s_;
@@ -415,7 +453,7 @@ class Frame {
   std::map<Value, int64_t> stacked_;  // made in the row of this output
   std::map<int32_t, Frame> bodies_;
   std::vector<Live> live_;
-  int64_t size_ = 0;
+  Sizes size_;
   std::vector<MemoryPart> parts_;
 };
 
@@ -439,18 +477,23 @@ MemoryPlan plan_memory(const Scheduled& step, int threads) {
     state[state_part(g.param_name(i), t.dtype)] += aligned(t.bytes());
   }
   const Frame frame(step, threads, 0, -1);
-  plan.layout = frame.lay_out(plan.state_bytes, params, {});
-  plan.arena_bytes = plan.state_bytes + frame.size();
+  const Sizes base{plan.state_bytes, 0};
+  plan.layout = frame.lay_out(base, params, {});
+  plan.arena_bytes = base.device + frame.size().device;
+  plan.host_bytes = base.host + frame.size().host;
   for (const auto& [name, bytes] : state) plan.parts.push_back({name, bytes});
   for (const MemoryPart& p : frame.parts()) plan.parts.push_back(p);
   int32_t frames = 0;
-  frame.collect(plan.state_bytes, frames, plan.allocations);
-  std::map<std::string, int64_t> saved;
-  for (const Allocation& a : plan.allocations)
-    if (!a.saved.empty()) saved[a.saved] += a.bytes;
-  for (const auto& [name, bytes] : saved) plan.saved.push_back({name, bytes});
-  std::stable_sort(plan.saved.begin(), plan.saved.end(),
-                   [](const MemoryPart& a, const MemoryPart& b) { return a.bytes > b.bytes; });
+  frame.collect(base, frames, plan.allocations);
+  for (const bool host : {false, true}) {
+    std::map<std::string, int64_t> saved;
+    for (const Allocation& a : plan.allocations)
+      if (a.host == host && !a.saved.empty()) saved[a.saved] += a.bytes;
+    std::vector<MemoryPart>& parts = host ? plan.offloaded : plan.saved;
+    for (const auto& [name, bytes] : saved) parts.push_back({name, bytes});
+    std::stable_sort(parts.begin(), parts.end(),
+                     [](const MemoryPart& a, const MemoryPart& b) { return a.bytes > b.bytes; });
+  }
   return plan;
 }
 

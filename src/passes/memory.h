@@ -1,5 +1,5 @@
-// Where every tensor of a SCHEDULED step lies: one arena a rank, planned before the first step. exec
-// allocates nothing later.
+// Where every tensor of a SCHEDULED step lies: one arena a rank, and one of host memory where something is
+// offloaded, planned before the first step. exec allocates nothing later.
 #pragma once
 
 #include <map>
@@ -22,7 +22,11 @@ struct Term {
 struct Place {
   int64_t base = -1;  // bytes from the arena's start
   std::vector<Term> terms;
+  bool host = false;  // of the arena in host memory
 };
+// What is moved to or from host memory at a time begins at a multiple of this, for files are read and written
+// in whole blocks: so does every row of a stack there.
+inline constexpr int64_t kHostAlign = 4096;
 
 // Bytes to copy because two things cannot share a place (a saved layer input, a loop's carry).
 struct Copy {
@@ -41,7 +45,8 @@ struct Layout {
 };
 
 // Part: what a person asks for. "weights", "optimizer", "cache" (params "cache:..."), "inputs", "activations"
-// (saved for the backward pass), "gradients", "logits", "gathered weights", "workspace", "temporaries".
+// (saved for the backward pass), "gradients", "logits", "gathered weights", "fetched" (from host memory, in use or
+// ahead of it), "workspace", "temporaries".
 struct MemoryPart {
   std::string name;
   int64_t bytes = 0;
@@ -58,6 +63,7 @@ struct Allocation {
   std::string saved;       // of activations: the remat name, or module path and kind where there is none
   int64_t base = 0, bytes = 0;
   int64_t first = 0, last = 0;  // slots of its graph during which it lives, ends included
+  bool host = false;
   int32_t frame =
       0;  // the graph: 0 the outermost, then its loops' bodies; a body's lie inside one of its parent's
   RowLife written, read;
@@ -67,12 +73,13 @@ struct MemoryPlan {
   Layout layout;
   int64_t state_bytes =
       0;  // params of the step: weights, optimizer, inputs; live all the time, at the arena's start
-  int64_t arena_bytes = 0;  // all
+  int64_t arena_bytes = 0;  // all on the device
+  int64_t host_bytes = 0;   // all in host memory
   std::vector<MemoryPart>
       parts;  // at the fullest moment; together what is then in use (<= arena_bytes: the rest is gaps)
   // What the backward pass finds: the activations by their remat names, all that is held of each at some
-  // moment, the largest first.
-  std::vector<MemoryPart> saved;
+  // moment, the largest first; on the device, and in host memory.
+  std::vector<MemoryPart> saved, offloaded;
   std::vector<Allocation>
       allocations;  // of every graph; a loop stands in its parent as one, and its body follows
 };

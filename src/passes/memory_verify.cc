@@ -29,12 +29,13 @@ bool rows_apart(const Allocation& written, const Allocation& read) {
 Status verify_memory(const Scheduled& step, const MemoryPlan& plan) {
   for (size_t i = 0; i < plan.allocations.size(); ++i) {
     const Allocation& a = plan.allocations[i];
-    if (a.base < plan.state_bytes || a.base + a.bytes > plan.arena_bytes)
-      return internal_error("{} lies at {}..{}, outside {}..{}", a.what, a.base, a.base + a.bytes,
-                            plan.state_bytes, plan.arena_bytes);
+    const int64_t begin = a.host ? 0 : plan.state_bytes, end = a.host ? plan.host_bytes : plan.arena_bytes;
+    if (a.base < begin || a.base + a.bytes > end)
+      return internal_error("{} lies at {}..{}, outside {}..{}", a.what, a.base, a.base + a.bytes, begin,
+                            end);
     for (size_t j = 0; j < i; ++j) {
       const Allocation& b = plan.allocations[j];
-      const bool together = a.frame == b.frame && a.first <= b.last && b.first <= a.last;
+      const bool together = a.host == b.host && a.frame == b.frame && a.first <= b.last && b.first <= a.last;
       if (together && shared_bytes(a, b) > 0 && !rows_apart(a, b) && !rows_apart(b, a))
         return internal_error("{} and {} overlap at {}", a.what, b.what, std::max(a.base, b.base));
     }
@@ -52,8 +53,11 @@ Status verify_memory(const Scheduled& step, const MemoryPlan& plan) {
             return internal_error("%{}#{} moves with loop {} of {}", id, r, t.depth, trips.size());
           last += t.stride * ((t.modulus > 0 ? t.modulus : trips[static_cast<size_t>(t.depth)]) - 1);
         }
-        if (p->second.base < 0 || last > plan.arena_bytes)
-          return internal_error("%{}#{} ends at {} of {}", id, r, last, plan.arena_bytes);
+        if (const int64_t end = p->second.host ? plan.host_bytes : plan.arena_bytes;
+            p->second.base < 0 || last > end)
+          return internal_error("%{}#{} ends at {} of {}", id, r, last, end);
+        if (p->second.host != s.graph->type({id, r}).host)
+          return internal_error("%{}#{} lies in the wrong memory", id, r);
       }
     }
     for (const auto& [id, body] : s.bodies) {

@@ -316,16 +316,12 @@ std::span<const std::string_view> remat_tensors() {
 }
 
 Result<RematPolicy> remat_policy(std::string_view name) {
-  if (name == "none") return RematPolicy{true, {}};
+  if (name == "none") return RematPolicy{true, {}, {}};
   std::string known = "none";
   for (const Preset& p : presets()) {
     known += fmt::format(", {}", p.name);
     if (p.name != name) continue;
-    if (p.offloads)
-      return user_error(
-          "remat_policy={}: nothing is offloaded to host memory yet; minimal keeps the same on the device",
-          name);
-    return RematPolicy{false, p.names};
+    return p.offloads ? RematPolicy{false, p.names, p.names} : RematPolicy{false, p.names, {}};
   }
   return user_error("remat_policy={}: it is one of {}, or custom", name, known);
 }

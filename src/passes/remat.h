@@ -16,10 +16,12 @@ namespace lignum::passes {
 struct RematPolicy {
   bool save_all = false;
   std::set<std::string, std::less<>> saved;
+  std::set<std::string, std::less<>> offloaded;  // those of them that lie in host memory (passes/offload.h)
+  friend bool operator==(const RematPolicy&, const RematPolicy&) = default;
 };
 
 // The presets of MaxText's remat_policy with its saved sets (get_remat_policy of nnx_decoders.py): none,
-// full, minimal, ... A preset that offloads, and a name that is none, is a user error.
+// full, minimal, ... A name that is none is a user error.
 Result<RematPolicy> remat_policy(std::string_view name);
 // The presets that keep everything on the device, from the one that keeps most to the one that keeps least.
 std::span<const std::string_view> device_policies();

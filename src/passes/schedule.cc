@@ -17,6 +17,10 @@ bool starts(const Node& n) {
   return std::any_of(n.types.begin(), n.types.end(), [](const ir::Type& t) { return t.async; });
 }
 
+bool copies(const Graph& g, const Node& n) {
+  return starts(n) && n.inputs.size() == 1 && g.type(n.inputs[0]).host != n.types[0].host;
+}
+
 // A node all of whose results are views moves no bytes; an await is one too, but it is where waiting happens.
 bool free_view(const Graph& g, int32_t id) {
   const Node& n = g.node(id);
@@ -53,12 +57,26 @@ class Scheduler {
     }
     std::vector<Slot> slots;
     for (const int32_t id : shifted_) slots.push_back({id, options_.prefetch_distance});
-    for (const int32_t id : order_) slots.push_back({id, 0});
-    for (Slot& s : slots) s.engine = starts(g_.node(s.node)) ? Engine::communication : Engine::compute;
+    for (const int32_t id : order_)
+      if (!lags(id)) slots.push_back({id, 0});
+    for (const int32_t id : order_)
+      if (lags(id)) slots.push_back({id, -1});
+    for (Slot& s : slots) {
+      const Node& n = g_.node(s.node);
+      s.engine = copies(g_, n) ? Engine::copy : starts(n) ? Engine::communication : Engine::compute;
+    }
     return slots;
   }
 
  private:
+  // The await of a copy to host memory that a body's stack alone takes. Not where the copy reads a param: the
+  // carry is written over at the end of the iteration.
+  bool lags(int32_t id) const {
+    if (scan_ == nullptr || !options_.overlap || g_.node(id).kind != "await" || !g_.node(id).types[0].host)
+      return false;
+    const Value from = view_root(g_, g_.node(g_.node(id).inputs[0]).inputs[0]);
+    return g_.node(from).kind != "param" && first_reader({id, 0}) == order_.size();
+  }
   // Gathers that need the layer's weights alone, and what leads to them.
   void find_shifted() {
     if (scan_ == nullptr) return;
@@ -187,15 +205,20 @@ void print_into(const Scheduled& s, const std::string& indent, std::string& out)
   for (const Slot& slot : s.order) {
     const Node& n = s.graph->node(slot.node);
     out += fmt::format("{}{}{} {}{} {} {}\n", indent, slot.id,
-                       slot.shift > 0 ? fmt::format(" +{}", slot.shift) : "", n.kind,
-                       slot.engine == Engine::communication ? " [communication]" : "", n.tag.path,
-                       ir::role_name(n.tag.role));
+                       slot.shift != 0 ? fmt::format(" {:+}", slot.shift) : "", n.kind,
+                       slot.engine == Engine::compute ? "" : fmt::format(" [{}]", engine_name(slot.engine)),
+                       n.tag.path, ir::role_name(n.tag.role));
     const auto body = s.bodies.find(slot.node);
     if (body != s.bodies.end()) print_into(body->second, indent + "  ", out);
   }
 }
 
 }  // namespace
+
+std::string_view engine_name(Engine engine) {
+  constexpr std::string_view kNames[] = {"compute", "communication", "copy"};
+  return kNames[static_cast<size_t>(engine)];
+}
 
 Value view_root(const Graph& graph, Value v) {
   for (int in = view_input(graph, v); in >= 0; in = view_input(graph, v))

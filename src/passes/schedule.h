@@ -4,19 +4,25 @@
 
 #include <map>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
 
 namespace lignum::passes {
 
-enum class Engine : uint8_t { compute, communication };
+// copy: between device and host memory.
+enum class Engine : uint8_t { compute, communication, copy };
+
+std::string_view engine_name(Engine);
 
 struct Slot {
   int32_t node = -1;
   // Runs for iteration i + shift while iteration i is at this place of the order; before the first iteration
   // it runs for iterations 0..shift-1. Only in bodies, only for what depends on sliced and invariant inputs:
-  // a layer's weights.
+  // a layer's weights, and what is fetched from host memory. -1: the await of a copy to host memory, which
+  // has the whole next iteration to end; after the last one it runs for that.
   int64_t shift = 0;
   Engine engine = Engine::compute;
   int32_t id = -1;  // the SCHEDULED id: unique over all bodies, ascending in the order of the text
@@ -29,9 +35,10 @@ struct Scheduled {
 };
 
 struct ScheduleOptions {
-  // How many layers ahead a layer's weights are gathered. 0: just before their first use, under nothing.
+  // How many layers ahead a layer's weights are gathered, and what lies in host memory is fetched. 0: just
+  // before their first use, under nothing.
   int64_t prefetch_distance = 1;
-  // false: every collective is awaited where it starts. The bits are the same.
+  // false: every collective and every copy is awaited where it starts. The bits are the same.
   bool overlap = true;
 };
 

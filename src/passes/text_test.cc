@@ -13,6 +13,7 @@
 #include "passes/autodiff.h"
 #include "passes/fuse.h"
 #include "passes/memory.h"
+#include "passes/offload.h"
 #include "passes/partition.h"
 #include "passes/remat.h"
 #include "passes/schedule.h"
@@ -50,11 +51,13 @@ Command read_command(const std::string& line) {
 
 std::string memory_text(const Scheduled& s, const MemoryPlan& plan) {
   std::string out = fmt::format("state {} arena {}\n", plan.state_bytes, plan.arena_bytes);
+  if (plan.host_bytes > 0) out += fmt::format("host {}\n", plan.host_bytes);
   for (const MemoryPart& p : plan.parts) out += fmt::format("part {} {}\n", p.name, p.bytes);
   const std::function<void(const Scheduled&, const Layout&, std::string)> walk =
       [&](const Scheduled& g, const Layout& layout, const std::string& indent) {
         for (const auto& [v, place] : layout.places) {
-          out += fmt::format("{}%{}#{} at {}", indent, v.node, v.index, place.base);
+          out +=
+              fmt::format("{}%{}#{} at {}{}", indent, v.node, v.index, place.host ? "host " : "", place.base);
           for (const Term& t : place.terms)
             out += fmt::format(" + {}*{}{}", t.stride, t.modulus > 0 ? "i" : "row",
                                t.modulus > 0 ? fmt::format("%{}", t.modulus) : "");
@@ -74,9 +77,15 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
   if (c.pass == "autodiff") return ir::print(ir::prune(autodiff(g)));
   if (c.pass == "remat") {
     if (const auto saved = c.options.find("saved"); saved != c.options.end())
-      return ir::print(remat(autodiff(g), RematPolicy{false, {saved->second}}));
+      return ir::print(remat(autodiff(g), RematPolicy{false, {saved->second}, {}}));
     LIGNUM_ASSIGN_OR_RETURN(const RematPolicy policy, remat_policy(c.options.at("policy")));
     return ir::print(remat(autodiff(g), policy));
+  }
+  if (c.pass == "offload") {
+    const std::string& name = c.options.at("name");
+    const ir::Graph moved = offload(remat(autodiff(g), RematPolicy{false, {name}, {}}), {name});
+    LIGNUM_RETURN_IF_ERROR(ops::verify(moved));
+    return ir::print(moved);
   }
   if (c.pass == "accumulate") return ir::print(accumulate(g, c.number("n", 1)));
   if (c.pass == "update") {

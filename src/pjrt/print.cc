@@ -56,6 +56,7 @@ class Printer final : public ops::Emitter {
                        groups[0].size());
   }
   int64_t axis_size(std::string_view axis) override { return find(axis).size(); }
+  bool host_memory() override { return options_.host_memory; }
 
  private:
   const ReplicaAxis& find(std::string_view axis) const {

@@ -30,6 +30,9 @@ struct PrintOptions {
   int64_t replicas = 1;
   std::vector<ReplicaAxis> axes;  // those of size 1 may be left out
   bool donate = true;             // false: no output takes a param's memory
+  // The device has host memory behind it (a TPU): offload and fetch are placements, which XLA's own passes
+  // follow. false (a CPU plug-in): they are nothing, the values stay where they are.
+  bool host_memory = false;
 };
 
 // A pure function of its arguments: equal graphs print equal text. Each node's lines follow a comment with

@@ -23,14 +23,16 @@ using Lever = std::vector<Variant>;
 
 Lever remat_lever(const ProgramOptions& o) {
   Lever lever;
-  for (const std::string_view name : passes::device_policies()) {
+  const auto add = [&](std::string_view name) {
     passes::RematPolicy policy = *passes::remat_policy(name);
-    if (policy.save_all == o.remat.save_all && policy.saved == o.remat.saved) continue;
+    if (policy == o.remat) return;
     lever.push_back({fmt::format("remat_policy={}", name), [policy = std::move(policy)](ProgramOptions& p) {
                        p.remat = policy;
                        p.custom_remat = false;
                      }});
-  }
+  };
+  for (const std::string_view name : passes::device_policies()) add(name);
+  for (const std::string_view name : {"minimal_offloaded", "qkv_proj_offloaded"}) add(name);
   return lever;
 }
 
@@ -79,6 +81,7 @@ Change planned(std::string keys, const ProgramOptions& options, const Program& p
   Change c;
   c.keys = std::move(keys);
   c.arena_bytes = program.memory.arena_bytes;
+  c.host_bytes = program.memory.host_bytes;
   const models::Shape& shape = options.shape;
   c.computed_flops = recomputed_flops(program.scheduled) +
                      static_cast<double>(options.accumulation) *
@@ -155,8 +158,11 @@ std::string changes_table(const Changes& changes, const Machine& machine) {
             ? fmt::format("{:>9} a step ({:+.1f} %)", seconds_text(*c.step_seconds),
                           more(*c.step_seconds, *changes.now.step_seconds))
             : fmt::format("{:+.1f} % of FLOPs", more(c.computed_flops, changes.now.computed_flops));
-    out +=
-        fmt::format("  {:<60} {:>10}  {}\n", c.keys, bytes_text(static_cast<double>(c.arena_bytes)), price);
+    const std::string host =
+        c.host_bytes > 0 ? fmt::format(", {} of host memory", bytes_text(static_cast<double>(c.host_bytes)))
+                         : "";
+    out += fmt::format("  {:<60} {:>10}  {}{}\n", c.keys, bytes_text(static_cast<double>(c.arena_bytes)),
+                       price, host);
   };
   if (!changes.fitting.empty()) {
     out += "what fits, the fastest first\n";

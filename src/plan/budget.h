@@ -24,7 +24,7 @@ struct Machine {
 // Keys that would be set otherwise, and the plan that they lead to.
 struct Change {
   std::string keys;  // "remat_policy=minimal", "per_device_batch_size=2 gradient_accumulation_steps=4"
-  int64_t arena_bytes = 0;
+  int64_t arena_bytes = 0, host_bytes = 0;
   std::optional<double> step_seconds;  // predicted
   double computed_flops = 0;           // model FLOPs and recompute of the step, of one rank
 };

@@ -1,54 +1,82 @@
 #include "plan/engines.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace lignum::plan {
 
-Engines::Speeds Engines::shared_cores(int cores, int ranks, int threads) {
+Engines::Speeds Engines::shared_cores(int cores, int ranks, int threads, int busy) {
   const double own = static_cast<double>(cores) / ranks;
-  const double each = std::min(1.0, own / (threads + 1));
+  const double each = std::min(1.0, own / (threads + busy));
   return {threads * each / std::min<double>(threads, own), each / std::min(1.0, own)};
+}
+
+int Engines::busy() const {
+  return static_cast<int>(
+      std::count_if(queues_.begin(), queues_.end(), [](const Jobs& q) { return !q.left.empty(); }));
+}
+
+double Engines::next_end() const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Jobs& q : queues_)
+    if (!q.left.empty()) least = std::min(least, q.left.front());
+  return least;
+}
+
+// Every running job comes on by that much work.
+void Engines::advance(double work) {
+  for (Jobs& q : queues_) {
+    if (q.left.empty()) continue;
+    if (q.left.front() <= work) {
+      q.left.pop_front();
+      ++q.completed;
+    } else {
+      q.left.front() -= work;
+    }
+  }
 }
 
 void Engines::compute(double seconds) {
   compute_ += seconds;
   double left = seconds;
-  while (left > 0 && !queue_.empty()) {
-    const double span = std::min(left / speeds_.compute, queue_.front() / speeds_.communication);
-    const bool ends = queue_.front() / speeds_.communication <= span;
+  while (left > 0 && busy() > 0) {
+    const Speeds& speeds = speeds_[static_cast<size_t>(busy() - 1)];
+    const double end = next_end() / speeds.communication;
+    const double span = std::min(left / speeds.compute, end);
     now_ += span;
-    contention_ += span * (1 - speeds_.compute);
-    left = left / speeds_.compute <= span ? 0 : left - span * speeds_.compute;
-    if (ends) {
-      queue_.pop_front();
-      ++completed_;
-    } else {
-      queue_.front() -= span * speeds_.communication;
-    }
+    contention_ += span * (1 - speeds.compute);
+    left = left / speeds.compute <= span ? 0 : left - span * speeds.compute;
+    advance(end <= span ? next_end() : span * speeds.communication);
   }
   now_ += left;
 }
 
-uint64_t Engines::submit(double seconds) {
-  communication_ += seconds;
-  ++submitted_;
+uint64_t Engines::submit(double seconds, Queue queue) {
+  Jobs& q = queues_[static_cast<size_t>(queue)];
+  q.seconds += seconds;
+  ++q.submitted;
   if (overlap_) {
-    queue_.push_back(seconds);
+    q.left.push_back(seconds);
   } else {
     now_ += seconds;
     exposed_ += seconds;
-    ++completed_;
+    ++q.completed;
   }
-  return submitted_;
+  return q.submitted;
 }
 
-void Engines::wait(uint64_t ticket) {
-  while (completed_ < ticket) {
-    now_ += queue_.front();
-    exposed_ += queue_.front();
-    queue_.pop_front();
-    ++completed_;
+void Engines::wait(uint64_t ticket, Queue queue) {
+  while (queues_[static_cast<size_t>(queue)].completed < ticket) {
+    const double span = next_end();
+    now_ += span;
+    exposed_ += span;
+    advance(span);
   }
+}
+
+void Engines::drain() {
+  for (const Queue queue : {Queue::communication, Queue::copy})
+    wait(queues_[static_cast<size_t>(queue)].submitted, queue);
 }
 
 }  // namespace lignum::plan

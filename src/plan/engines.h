@@ -1,6 +1,8 @@
-// Two engines of one rank in time: compute works through its list, communication through its queue.
+// The engines of one rank in time: compute works through its list, communication and copies through their
+// queues.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 
@@ -8,34 +10,48 @@ namespace lignum::plan {
 
 class Engines {
  public:
-  // Speeds while both are busy, relative to each alone; 1: they share nothing.
+  enum class Queue : uint8_t { communication, copy };
+  // Speeds while compute and a queue are busy, relative to each alone; 1: they share nothing.
   struct Speeds {
-    double compute = 1, communication = 1;
+    double compute = 1, communication = 1;  // communication: a queue's
   };
-  // A rank has cores / ranks cores for its pool's threads and its communication thread; each thread gets the
-  // same part of what there is.
-  static Speeds shared_cores(int cores, int ranks, int threads);
+  // A rank has cores / ranks cores for its pool's threads and the threads of its `busy` busy queues; each
+  // thread gets the same part of what there is.
+  static Speeds shared_cores(int cores, int ranks, int threads, int busy = 1);
 
-  // overlap false: compute runs each collective itself where it is submitted.
-  Engines(Speeds speeds, bool overlap) : speeds_(speeds), overlap_(overlap) {}
+  // one, both: speeds beside one busy queue and beside two. overlap false: compute runs each job itself where
+  // it is submitted.
+  Engines(Speeds one, bool overlap, Speeds both) : speeds_{one, both}, overlap_(overlap) {}
+  Engines(Speeds one, bool overlap) : Engines(one, overlap, one) {}  // with one queue
 
-  void compute(double seconds);     // seconds it takes alone
-  uint64_t submit(double seconds);  // a ticket; they run one after the other
-  void wait(uint64_t ticket);
-  void drain() { wait(submitted_); }
+  void compute(double seconds);  // seconds it takes alone
+  // A ticket of that queue, whose jobs run one after the other.
+  uint64_t submit(double seconds, Queue queue = Queue::communication);
+  void wait(uint64_t ticket, Queue queue = Queue::communication);
+  void drain();
 
   double now() const { return now_; }
   double compute_seconds() const { return compute_; }
-  double communication_seconds() const { return communication_; }
-  double exposed_seconds() const { return exposed_; }
+  double communication_seconds() const { return busy_seconds(Queue::communication); }
+  double copy_seconds() const { return busy_seconds(Queue::copy); }
+  double exposed_seconds() const { return exposed_; }  // compute waits for either
   double contention_seconds() const { return contention_; }
 
  private:
-  const Speeds speeds_;
+  struct Jobs {
+    std::deque<double> left;  // seconds of each, the running one first
+    uint64_t submitted = 0, completed = 0;
+    double seconds = 0;  // of all
+  };
+  double busy_seconds(Queue queue) const { return queues_[static_cast<size_t>(queue)].seconds; }
+  int busy() const;
+  double next_end() const;  // seconds of work until the first running job ends
+  void advance(double work);
+
+  const std::array<Speeds, 2> speeds_;
   const bool overlap_;
-  double now_ = 0, compute_ = 0, communication_ = 0, exposed_ = 0, contention_ = 0;
-  std::deque<double> queue_;  // seconds left of each, the running one first
-  uint64_t submitted_ = 0, completed_ = 0;
+  double now_ = 0, compute_ = 0, exposed_ = 0, contention_ = 0;
+  std::array<Jobs, 2> queues_;
 };
 
 }  // namespace lignum::plan

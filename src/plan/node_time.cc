@@ -99,6 +99,7 @@ Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::strin
     case ops::Work::copy:
       return row_time(spec, share, row_work(kind, site, cost), cost.read + cost.write, traffic);
     case ops::Work::collective:
+    case ops::Work::transfer:
       break;
   }
   return internal_error("{} is not work of the compute engine", kind);

@@ -20,11 +20,12 @@ struct Timed {
   enum class Kind : uint8_t { op, start, await, scan } kind = Kind::op;
   int64_t shift = 0;
   double seconds = 0;
-  size_t node = 0;                // of Price::nodes (not scans)
-  bool gather = false;            // starts: of weights or activations, not a sum
-  size_t started = 0;             // awaits: the start's place in the block
-  std::vector<uint64_t> tickets;  // starts: one an iteration
-  size_t body = 0;                // scans: of Block::bodies
+  size_t node = 0;                                       // of Price::nodes (not scans)
+  bool gather = false;                                   // starts: of weights or activations, not a sum
+  size_t started = 0;                                    // awaits: the start's place in the block
+  Engines::Queue queue = Engines::Queue::communication;  // starts, and awaits of them
+  std::vector<uint64_t> tickets;                         // starts: one an iteration
+  size_t body = 0;                                       // scans: of Block::bodies
 };
 
 struct Block {
@@ -94,6 +95,17 @@ class Pricer {
     return hw::collective_time(spec_, *op, bytes, links);
   }
 
+  // Between device and host memory. A CPU's copy engine is one thread that reads and writes RAM.
+  Result<double> transfer_seconds(double bytes) const {
+    if (spec_.is_cpu()) {
+      LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e,
+                              hw::stream_time(spec_, {1, share_.ranks}, {.bytes = 2 * bytes}));
+      return e.seconds;
+    }
+    LIGNUM_ASSIGN_OR_RETURN(const double bandwidth, spec_.copy_bandwidth());
+    return bytes / bandwidth;
+  }
+
   Result<Timed> time_slot(const Scheduled& s, const passes::Slot& slot, std::span<const Traffic> traffic) {
     const Node& node = s.graph->node(slot.node);
     Timed timed;
@@ -115,6 +127,12 @@ class Pricer {
         timed.gather = cost.flops <= 0;
         LIGNUM_ASSIGN_OR_RETURN(timed.seconds, collective_seconds(node, site.site));
         n.bytes = cost.wire;
+        n.bound = timed.seconds > 0 ? hw::Bound::link : hw::Bound::none;
+      } else if (slot.engine == passes::Engine::copy) {
+        timed.kind = Timed::Kind::start;
+        timed.queue = Engines::Queue::copy;
+        LIGNUM_ASSIGN_OR_RETURN(timed.seconds, transfer_seconds(cost.read));
+        n.bytes = cost.read;
         n.bound = timed.seconds > 0 ? hw::Bound::link : hw::Bound::none;
       } else {
         LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e, node_time(spec_, share_, node.kind, site.site, cost,
@@ -172,9 +190,14 @@ class Pricer {
       } else {
         LIGNUM_ASSIGN_OR_RETURN(timed, time_slot(s, slot, traffic[block->slots.size()]));
         if (timed.kind == Timed::Kind::await) timed.started = place.at(node.inputs[0].node);
-        if (timed.kind == Timed::Kind::start) timed.tickets.resize(static_cast<size_t>(slot.shift) + 1);
       }
       block->slots.push_back(std::move(timed));
+    }
+    for (Timed& timed : block->slots) {
+      if (timed.kind != Timed::Kind::await) continue;
+      Timed& start = block->slots[timed.started];
+      timed.queue = start.queue;
+      start.tickets.resize(static_cast<size_t>(start.shift - timed.shift) + 1);
     }
     return block;
   }
@@ -194,11 +217,11 @@ class Pricer {
     switch (timed.kind) {
       case Timed::Kind::start:
         timed.tickets[static_cast<size_t>(iteration) % timed.tickets.size()] =
-            engines_->submit(timed.seconds);
+            engines_->submit(timed.seconds, timed.queue);
         break;
       case Timed::Kind::await: {
         const std::vector<uint64_t>& tickets = block.slots[timed.started].tickets;
-        engines_->wait(tickets[static_cast<size_t>(iteration) % tickets.size()]);
+        engines_->wait(tickets[static_cast<size_t>(iteration) % tickets.size()], timed.queue);
         break;
       }
       default:
@@ -218,22 +241,27 @@ class Pricer {
       }
       if (!any) break;
     }
-    for (int64_t i = 0; i < trip; ++i) {
+    int64_t late = 0;
+    for (const Timed& timed : block.slots) late = std::max(late, -timed.shift);
+    for (int64_t i = 0; i < trip + late; ++i) {
       for (Timed& timed : block.slots)
-        if (i + timed.shift < trip) play_slot(block, timed, i + timed.shift);
-      play_copies(block.at_end);
+        if (const int64_t j = i + timed.shift; j >= 0 && j < trip) play_slot(block, timed, j);
+      if (i < trip) play_copies(block.at_end);
     }
   }
 
   void play_step(Block& top) {
-    engines_ = std::make_unique<Engines>(
-        Engines::shared_cores(spec_.machine().cores, share_.ranks, share_.threads), options_.overlap);
+    const auto shared = [&](int busy) {
+      return Engines::shared_cores(spec_.machine().cores, share_.ranks, share_.threads, busy);
+    };
+    engines_ = std::make_unique<Engines>(shared(1), options_.overlap, shared(2));
     for (Timed& timed : top.slots) play_slot(top, timed, 0);
     engines_->drain();
     play_copies(top.at_end);
     price_.step_seconds = engines_->now();
     price_.compute_seconds = engines_->compute_seconds();
     price_.communication_seconds = engines_->communication_seconds();
+    price_.copy_seconds = engines_->copy_seconds();
     price_.exposed_seconds = engines_->exposed_seconds();
     price_.contention_seconds = engines_->contention_seconds();
   }
@@ -242,7 +270,7 @@ class Pricer {
 
   // Seconds of one run of the block; `times`: how often it runs in the step.
   double overlap_block(const Block& block, int64_t times, double hidden_share) {
-    double compute = 0, collectives = 0, gathers = 0, inside = 0;
+    double compute = 0, collectives = 0, gathers = 0, transfers = 0, inside = 0;
     for (const Timed& timed : block.slots) {
       if (timed.kind == Timed::Kind::scan) {
         const Block& body = *block.bodies[timed.body];
@@ -252,15 +280,18 @@ class Pricer {
       }
       price_.nodes[timed.node].count = times;
       if (timed.kind == Timed::Kind::op) compute += timed.seconds;
-      if (timed.kind == Timed::Kind::start) {
+      if (timed.kind == Timed::Kind::start && timed.queue == Engines::Queue::copy) transfers += timed.seconds;
+      if (timed.kind == Timed::Kind::start && timed.queue == Engines::Queue::communication) {
         collectives += timed.seconds;
         if (timed.gather) gathers += timed.seconds;
       }
     }
     price_.compute_seconds += compute * static_cast<double>(times);
     price_.communication_seconds += collectives * static_cast<double>(times);
+    price_.copy_seconds += transfers * static_cast<double>(times);
     if (gathers > 0 && times > 1 && !first_gather_) first_gather_ = gathers;
-    return inside + std::max(compute, hidden_share * collectives) + (1 - hidden_share) * collectives;
+    return inside + std::max({compute, hidden_share * collectives, transfers}) +
+           (1 - hidden_share) * collectives;
   }
 
   Status overlap_step(const Block& top) {
@@ -278,7 +309,7 @@ class Pricer {
     for (NodePrice& n : price_.nodes) {
       const auto count = static_cast<double>(n.count);
       n.total_seconds = count * n.seconds;
-      if (n.engine == passes::Engine::communication || n.kind == "await") continue;
+      if (n.engine != passes::Engine::compute || n.kind == "await") continue;
       price_.executed_flops += count * n.flops;
       price_.bytes += count * n.bytes;
       if (n.id >= 0) price_.dispatch_seconds += count * dispatch_;

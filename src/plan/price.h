@@ -3,12 +3,12 @@
 // A CPU rank: the step is played through exactly as exec runs it (order, prefetch shifts, awaits, copies at
 // loop ends) on two engines. Each slot's duration is its op's Cost facet through hw/roofline.h, plus one
 // dispatch. A collective enters the communication engine's queue when its slot is reached; an await blocks
-// compute until it is done. Where the ranks' threads and their communication threads together are more than
-// the cores, both engines slow down while both are busy: cores / (ranks * (threads + 1)).
+// compute until it is done; likewise a transfer that of the copy engine. Where the ranks' threads and those
+// of their busy queues together are more than the cores, all slow down: cores / (ranks * (threads + 1)), say.
 //
 // A TPU device: XLA orders the printed graph by itself, so the order is not played through. In every loop
 // body a share `collective.overlap` of the collectives' time hides under compute:
-//   body = max(compute, overlap * collectives) + (1 - overlap) * collectives,
+//   body = max(compute, overlap * collectives, transfers to and from the host) + (1 - overlap) * collectives,
 // and only the gathers of the first iteration of the first loop are under nothing. Element-wise traffic
 // carries the specification's multiplier (fitted or not: Spec::load).
 #pragma once
@@ -59,7 +59,8 @@ struct Price {
   double step_seconds = 0;           // = compute + contention + exposed
   double compute_seconds = 0;        // the compute engine at work, were it alone
   double communication_seconds = 0;  // the communication engine at work, were it alone
-  double exposed_seconds = 0;        // compute waits for communication
+  double copy_seconds = 0;           // the copy engine at work, were it alone
+  double exposed_seconds = 0;        // compute waits for communication or a copy
   double contention_seconds = 0;     // CPU: compute slowed down by communication on its cores
   double dispatch_seconds = 0;       // part of compute
 

@@ -109,6 +109,26 @@ TEST(Engines, CommunicationRunsUnderComputeInOrder) {
   EXPECT_DOUBLE_EQ(e.contention_seconds(), 0);
 }
 
+TEST(Engines, CopiesHaveAQueueOfTheirOwn) {
+  Engines e({}, true);
+  const uint64_t gather = e.submit(2), copy = e.submit(3, Engines::Queue::copy);
+  e.compute(1);
+  e.wait(gather);  // a second of each is left, then of the copy one
+  EXPECT_DOUBLE_EQ(e.now(), 2);
+  e.wait(copy, Engines::Queue::copy);
+  EXPECT_DOUBLE_EQ(e.now(), 3);
+  EXPECT_DOUBLE_EQ(e.exposed_seconds(), 2);
+  EXPECT_DOUBLE_EQ(e.communication_seconds(), 2);
+  EXPECT_DOUBLE_EQ(e.copy_seconds(), 3);
+  // Beside one busy queue compute runs at a half, beside two at a third.
+  Engines shared(Engines::shared_cores(1, 1, 1), true, Engines::shared_cores(1, 1, 1, 2));
+  shared.submit(1);
+  shared.submit(2, Engines::Queue::copy);
+  shared.compute(3);
+  shared.drain();
+  EXPECT_DOUBLE_EQ(shared.now(), 6);
+}
+
 TEST(Engines, NoOverlapRunsItWhereItIsSubmitted) {
   Engines e({}, false);
   const uint64_t ticket = e.submit(2);

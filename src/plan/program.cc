@@ -7,6 +7,7 @@
 #include "ops/op.h"
 #include "passes/autodiff.h"
 #include "passes/fuse.h"
+#include "passes/offload.h"
 
 namespace lignum::plan {
 namespace {
@@ -45,9 +46,8 @@ Result<passes::RematPolicy> read_remat(const config::Config& c, std::vector<std:
   passes::RematPolicy policy;
   for (const std::string_view tensor : passes::remat_tensors()) {
     const std::string& where = c.text(tensor);
-    if (where == "offload")
-      return user_error("{}=offload: nothing is offloaded to host memory yet; device or remat", tensor);
-    if (where == "device" && tensor != "decoder_layer_input") policy.saved.emplace(tensor);
+    if (where == "offload") policy.offloaded.emplace(tensor);
+    if (where != "remat" && tensor != "decoder_layer_input") policy.saved.emplace(tensor);
   }
   return policy;
 }
@@ -63,13 +63,15 @@ void add_remat_notes(const ProgramOptions& o, const ir::Graph& forward, const ir
   const auto has = passes::named_tensors(forward), kept = passes::saved_tensors(step);
   for (const std::string& name : o.remat.saved) {
     if (kept.contains(name) || (!o.custom_remat && name != "quantization")) continue;
+    const std::string_view where = o.remat.offloaded.contains(name) ? "offload" : "device";
     if (has.contains(name)) {
-      notes.push_back(fmt::format("{}=device: no gradient of this model reads it, so it is not kept", name));
+      notes.push_back(
+          fmt::format("{}={}: no gradient of this model reads it, so it is not kept", name, where));
     } else if (name == "quantization") {
       notes.push_back("remat_policy: nothing is quantised, so no quantization is kept");
     } else {
       notes.push_back(
-          fmt::format("{}=device: this model has no tensor of that name; it has {}", name, joined(has)));
+          fmt::format("{}={}: this model has no tensor of that name; it has {}", name, where, joined(has)));
     }
   }
 }
@@ -184,9 +186,11 @@ Result<Program> make_program(const ProgramOptions& o) {
     const ir::Graph forward = g;
     g = passes::autodiff(g);
     LIGNUM_RETURN_IF_ERROR(done("autodiff", g));
-    g = passes::remat(g, o.disabled.contains("remat") ? passes::RematPolicy{true, {}} : o.remat);
+    g = passes::remat(g, o.disabled.contains("remat") ? passes::RematPolicy{true, {}, {}} : o.remat);
     LIGNUM_RETURN_IF_ERROR(done("remat", g));
     add_remat_notes(o, forward, g, notes);
+    g = passes::offload(g, o.remat.offloaded);
+    LIGNUM_RETURN_IF_ERROR(done("offload", g));
     g = passes::accumulate(g, o.accumulation);
     LIGNUM_RETURN_IF_ERROR(done("accumulate", g));
     g = o.outputs == Outputs::state ? passes::add_update(g, o.optimizer) : passes::add_mean_gradients(g);

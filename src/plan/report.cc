@@ -11,10 +11,6 @@
 namespace lignum::plan {
 namespace {
 
-std::string_view engine_name(passes::Engine engine) {
-  return engine == passes::Engine::compute ? "compute" : "communication";
-}
-
 // Three significant digits.
 std::string scaled_text(double value, const char* unit) {
   const int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
@@ -44,7 +40,7 @@ nlohmann::ordered_json node_json(const NodePrice& n) {
   json["kind"] = n.kind;
   json["path"] = n.path;
   json["role"] = ir::role_name(n.role);
-  json["engine"] = engine_name(n.engine);
+  json["engine"] = passes::engine_name(n.engine);
   json["count"] = n.count;
   json["seconds"] = n.seconds;
   json["total_seconds"] = n.total_seconds;
@@ -58,6 +54,7 @@ nlohmann::ordered_json time_json(const Price& p) {
   nlohmann::ordered_json json = {{"step_seconds", p.step_seconds},
                                  {"compute_seconds", p.compute_seconds},
                                  {"communication_seconds", p.communication_seconds},
+                                 {"copy_seconds", p.copy_seconds},
                                  {"exposed_seconds", p.exposed_seconds},
                                  {"contention_seconds", p.contention_seconds},
                                  {"dispatch_seconds", p.dispatch_seconds},
@@ -121,16 +118,19 @@ std::string memory_table(const passes::MemoryPlan& memory, const ReportOptions& 
   line("arena", arena);
   out += fmt::format("  of it {} live from step to step (weights, optimizer, inputs)\n",
                      bytes_text(static_cast<double>(memory.state_bytes)));
-  if (!memory.saved.empty()) {
-    out += "activations that the backward pass finds\n";
+  const auto activations = [&](std::string_view heading, const std::vector<passes::MemoryPart>& saved) {
+    if (saved.empty()) return;
+    out += heading;
     int64_t all = 0;
-    for (const passes::MemoryPart& p : memory.saved) {
+    for (const passes::MemoryPart& p : saved) {
       out +=
           fmt::format("  {:<40} {:>10}\n", shortened(p.name, 40), bytes_text(static_cast<double>(p.bytes)));
       all += p.bytes;
     }
     out += fmt::format("  {:<40} {:>10}\n", "all", bytes_text(static_cast<double>(all)));
-  }
+  };
+  activations("activations that the backward pass finds\n", memory.saved);
+  activations("activations that it fetches from host memory\n", memory.offloaded);
   if (options.device_memory > 0) {
     const int64_t left = options.device_memory - memory.arena_bytes;
     out += fmt::format("  budget {}: {} {}\n", bytes_text(static_cast<double>(options.device_memory)),
@@ -148,9 +148,10 @@ std::string time_table(const Price& p, const hw::Spec& spec) {
   line("compute", p.compute_seconds);
   if (p.dispatch_seconds > 0) line("  of it dispatch", p.dispatch_seconds);
   if (p.contention_seconds > 0) line("slowed by communication", p.contention_seconds);
-  line("waiting for communication", p.exposed_seconds);
+  line(p.copy_seconds > 0 ? "waiting for transfers" : "waiting for communication", p.exposed_seconds);
   line("step", p.step_seconds);
   if (p.communication_seconds > 0) line("communication engine busy", p.communication_seconds);
+  if (p.copy_seconds > 0) line("copy engine busy", p.copy_seconds);
   if (p.tokens_per_second) out += fmt::format("  {:<26} {:.0f}\n", "tokens/s", *p.tokens_per_second);
   if (p.model_flop_rate) {
     out += fmt::format("  {:<26} {}\n", "model FLOP/s", rate_text(*p.model_flop_rate, "FLOP/s"));
@@ -197,9 +198,13 @@ nlohmann::ordered_json report_json(const Price& price, const passes::MemoryPlan&
                     {"parts", nlohmann::ordered_json::array()}};
   for (const passes::MemoryPart& p : memory.parts)
     json["memory"]["parts"].push_back({{"name", p.name}, {"bytes", p.bytes}});
-  json["memory"]["saved"] = nlohmann::ordered_json::array();
-  for (const passes::MemoryPart& p : memory.saved)
-    json["memory"]["saved"].push_back({{"name", p.name}, {"bytes", p.bytes}});
+  json["memory"]["host_bytes"] = memory.host_bytes;
+  for (const auto& [key, parts] :
+       {std::pair("saved", &memory.saved), std::pair("offloaded", &memory.offloaded)}) {
+    json["memory"][key] = nlohmann::ordered_json::array();
+    for (const passes::MemoryPart& p : *parts)
+      json["memory"][key].push_back({{"name", p.name}, {"bytes", p.bytes}});
+  }
   if (options.device_memory > 0) {
     json["memory"]["budget_bytes"] = options.device_memory;
     json["memory"]["fits"] = memory.arena_bytes <= options.device_memory;

@@ -24,8 +24,8 @@ std::string time_table(const Price& price, const hw::Spec& spec);
 // The nodes that take longest: id, kind, path, role, runs, time of one and of all, share of the step, bound.
 std::string node_table(const Price& price, const ReportOptions& options = {});
 
-// {"memory": {"state_bytes", "arena_bytes", "parts": [{"name", "bytes"}], "saved": [likewise],
-//  "budget_bytes"?, "fits"?},
+// {"memory": {"state_bytes", "arena_bytes", "parts": [{"name", "bytes"}], "host_bytes", "saved": [likewise],
+//  "offloaded": [likewise], "budget_bytes"?, "fits"?},
 //  "time": {"step_seconds", "compute_seconds", ...}, "nodes": [...], "spec": {...}}. Every node, ascending
 //  id.
 nlohmann::ordered_json report_json(const Price& price, const passes::MemoryPlan& memory, const hw::Spec& spec,

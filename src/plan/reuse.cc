@@ -30,7 +30,7 @@ double traffic(const passes::Scheduled& step) {
     } else if (node.kind != "await") {
       const ops::NodeSite site(*step.graph, node);
       const ops::Cost cost = ops::get_op(node.kind).cost(site.site);
-      bytes += cost.read + cost.write;
+      if (cost.work != ops::Work::transfer) bytes += cost.read + cost.write;
     }
   }
   return bytes;
@@ -47,6 +47,7 @@ Move move_of(const passes::Scheduled& step, const passes::Slot& slot, const pass
   }
   const ops::NodeSite site(graph, node);
   const ops::Cost cost = ops::get_op(node.kind).cost(site.site);
+  if (cost.work == ops::Work::transfer) return move;  // past the compute engine's caches
   move.bytes = cost.read + cost.write;
   double in = 0, out = 0;
   for (const ops::Type& t : site.in) in += static_cast<double>(t.bytes());

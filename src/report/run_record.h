@@ -17,7 +17,7 @@ struct OpRecord {
   int64_t id = -1;  // SCHEDULED id, as in traces and plans
   std::string kind, path, role;
   std::string work;             // "matmul", "attention" or "other": what bounds it, as its cost says
-  bool communication = false;   // of the communication engine
+  bool communication = false;   // of an engine beside compute: a collective, a copy to or from host memory
   int64_t runs = 0;             // in a step
   double flops = 0, bytes = 0;  // of one run; bytes over memory if nothing stays in a cache
   std::optional<double> predicted_seconds, measured_seconds;  // of one run; measured: mean of traced steps

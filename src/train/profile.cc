@@ -48,7 +48,7 @@ void Profile::add_ops(const passes::Scheduled& step, int64_t times,
     op.kind = node.kind;
     op.path = node.tag.path;
     op.role = ir::role_name(node.tag.role);
-    op.communication = slot.engine == passes::Engine::communication;
+    op.communication = slot.engine != passes::Engine::compute;
     op.runs = times;
     op.work = work_text(ops::Work::none);
     if (node.kind != "await") {
@@ -56,7 +56,7 @@ void Profile::add_ops(const passes::Scheduled& step, int64_t times,
       const ops::Cost cost = ops::get_op(node.kind).cost(site.site);
       op.work = work_text(cost.work);
       op.flops = cost.flops;
-      op.bytes = op.communication ? cost.wire : cost.read + cost.write;
+      op.bytes = cost.work == ops::Work::collective ? cost.wire : cost.read + cost.write;
     }
     const Sum& sum = sums_[static_cast<size_t>(slot.id)];
     if (sum.runs > 0)

@@ -15,6 +15,7 @@ Result<std::unique_ptr<exec::Executor>> make_executor(const Setup& setup, const 
   e.choice = setup.kernels.choice;
   e.overlap = setup.step.schedule.overlap;
   e.device_memory = budget;
+  e.host_memory = setup.host_memory;
   return exec::Executor::create(e);
 }
 

@@ -1,8 +1,11 @@
 #include "train/setup.h"
 
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -10,6 +13,7 @@
 
 #include "base/file.h"
 #include "comm/threads.h"
+#include "plan/report.h"
 #include "tokenizer/regex.h"
 
 namespace lignum::train {
@@ -34,6 +38,12 @@ Result<int> threads_of_a_rank(const config::Config& config, int64_t ranks) {
   if (threads > 0) return static_cast<int>(threads);
   const auto cores = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
   return static_cast<int>(std::max<int64_t>(1, cores / ranks));
+}
+
+// Bytes of RAM; 0 where the system does not tell.
+int64_t physical_memory() {
+  const int64_t pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? pages * page : 0;
 }
 
 }  // namespace
@@ -80,6 +90,7 @@ Result<Setup> make_setup(const config::Config& config, const hw::Spec* spec, con
   s.step.bf16_dot = kernels::bf16_dot_name(s.kernels.choice.bf16_dot);
   s.batch = {config.rows_per_device(), s.step.shape.sequence, s.ranks, s.step.accumulation};
   s.schedule = LearningRateSchedule::from(config);
+  s.host_memory = config.text("host_memory");
   LIGNUM_ASSIGN_OR_RETURN(s.tokenizer, find_tokenizer(config, s.model.vocab_size));
   return s;
 }
@@ -113,8 +124,33 @@ int64_t memory_budget(const config::Config& config, const hw::Spec* spec, int64_
     if (bytes.ok()) return static_cast<int64_t>(*bytes / static_cast<double>(ranks_here));
     if (!spec->is_cpu()) return 0;
   }
-  const int64_t pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
-  return pages > 0 && page > 0 ? pages * page / ranks_here : 0;
+  return physical_memory() / ranks_here;
+}
+
+Status check_host_memory(const Setup& s, const passes::MemoryPlan& plan) {
+  if (plan.host_bytes == 0) return {};
+  constexpr std::string_view kFile = "file:";
+  const auto text = [](int64_t bytes) { return plan::bytes_text(static_cast<double>(bytes)); };
+  if (s.host_memory.starts_with(kFile)) {
+    const std::string folder = s.host_memory.substr(kFile.size());
+    struct statvfs disk{};
+    if (::statvfs(folder.c_str(), &disk) != 0)
+      return user_error("host_memory={}: {}; name a folder on a disk with room", s.host_memory,
+                        std::strerror(errno));
+    const auto room = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+    if (room / s.ranks_here >= plan.host_bytes) return {};
+    return user_error(
+        "host_memory={}: the step offloads {} a rank, and that disk has {} for each of {}; name another, or "
+        "offload less",
+        s.host_memory, text(plan.host_bytes), text(room / s.ranks_here), s.ranks_here);
+  }
+  const int64_t room = physical_memory() / s.ranks_here - plan.arena_bytes;
+  if (room >= plan.host_bytes || physical_memory() == 0) return {};
+  return user_error(
+      "host_memory=ram: the step offloads {} a rank, and beside the {} that it keeps this machine has {}; "
+      "set "
+      "host_memory=file:FOLDER, or offload less",
+      text(plan.host_bytes), text(plan.arena_bytes), text(std::max<int64_t>(0, room)));
 }
 
 int64_t left_for_evaluation(int64_t budget, int64_t arena_bytes) {

@@ -82,8 +82,12 @@ void log_start(const Run& run) {
   const Setup& s = run.setup;
   run.log(fmt::format("run {}: {} parameters, {}, {} threads a rank, {}", run.folder, s.model.parameters(),
                       mesh_text(s.step.mesh.axes), s.threads, describe(s.kernels)));
+  const passes::MemoryPlan& memory = run.program.memory;
   run.log(fmt::format("{} rows of {} tokens a step; planned memory {} a rank", s.batch.global_rows(),
-                      s.batch.seq, plan::bytes_text(static_cast<double>(run.program.memory.arena_bytes))));
+                      s.batch.seq, plan::bytes_text(static_cast<double>(memory.arena_bytes))));
+  if (memory.host_bytes > 0)
+    run.log(fmt::format("{} a rank offloaded to {}", plan::bytes_text(static_cast<double>(memory.host_bytes)),
+                        s.host_memory));
   if (s.tokenizer) {
     run.log(fmt::format("{}: {} tokens, {:.2f} bytes of text a token", s.tokenizer->path,
                         s.tokenizer->tokenizer.vocab_size(), run.data.bytes_per_token()));
@@ -230,6 +234,7 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
   }
   const int64_t budget = memory_budget(config, options.spec, setup.ranks_here);
   LIGNUM_RETURN_IF_ERROR(fits(setup, program, evaluation, {budget, options.spec, {}}));
+  LIGNUM_RETURN_IF_ERROR(check_host_memory(setup, program.memory));
   std::string folder = run_folder(config);
   LIGNUM_RETURN_IF_ERROR(processes.share_text(folder));  // its name may come from a clock
   const bool checkpoints = config.boolean("enable_checkpointing");

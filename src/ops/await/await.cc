@@ -1,4 +1,4 @@
-// await: a started collective's result, complete: async T -> T, the same bytes. Waiting itself is the
+// await: the result of what was started, complete: async T -> T, the same bytes. Waiting itself is the
 // engine's: this op's place in the schedule says until when the transfer may run.
 #include "ops/facets.h"
 
@@ -10,7 +10,7 @@ struct Await {
 
   static Result<Types> infer(std::span<const Type> in, const Attrs&) {
     if (in.size() != 1) return user_error("takes 1 input, not {}", in.size());
-    if (!in[0].async) return user_error("takes what a collective started, not {}", ir::to_string(in[0]));
+    if (!in[0].async) return user_error("takes what was started, not {}", ir::to_string(in[0]));
     Type out = in[0];
     out.async = false;
     return Types{std::move(out)};
