@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <sstream>
 
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "comm/threads.h"
 #include "exec/thread_pool.h"
+#include "ops/op.h"
 #include "train/parameters.h"
 
 namespace lignum::train {
@@ -30,6 +32,8 @@ struct Setting {
   int64_t tiling = 0;                     // of a rank's tokens in the head; 0: one tile of so few
   std::vector<std::string> offload = {};  // remat_policy=custom, these in host memory; `remat` has no effect
   std::string host = "ram";
+  std::string fp8 = "";  // the calibrations of the layers' dots, weights, activations, gradients; empty: none
+  bool per_tensor = false;
 };
 
 struct Outcome {
@@ -130,7 +134,21 @@ void put_step(exec::Executor& e, int32_t step) {
   std::memcpy(e.param("step"), &step, sizeof(step));
 }
 
-Outcome run(const Setting& s) {
+// fp8_full with those three calibrations, a blank between them.
+passes::QuantizationRule fp8_full(const std::string& calibrations, bool per_tensor) {
+  passes::QuantizationRule rule{.module_path = "decoder/.*layers.*", .channelwise = !per_tensor};
+  rule.weight_dtype = rule.act_dtype = DType::f8e4m3fn;
+  rule.bwd_dtype = DType::f8e5m2;
+  std::istringstream words(calibrations);
+  for (ops::Calibration* c : {&rule.weight, &rule.act, &rule.bwd}) {
+    std::string word;
+    words >> word;
+    *c = ops::parse_calibration(word).value();
+  }
+  return rule;
+}
+
+plan::ProgramOptions options_of(const Setting& s) {
   plan::ProgramOptions o;
   o.model = model(s.hidden);
   o.mesh.axes = {{"data", s.data}, {"fsdp", s.fsdp}};
@@ -148,6 +166,12 @@ Outcome run(const Setting& s) {
   o.optimizer.clip = 1e9;  // inactive: its coefficient is exactly 1
   o.schedule = {s.prefetch, s.overlap};
   o.threads = s.threads;
+  if (!s.fp8.empty()) o.quantization = {fp8_full(s.fp8, s.per_tensor)};
+  return o;
+}
+
+Outcome run(const Setting& s) {
+  const plan::ProgramOptions o = options_of(s);
   const int64_t rows = kRows / o.mesh.ranks();
   return run(
       o, 3,
@@ -245,6 +269,68 @@ TEST_P(Parity, UnevenShards) {
   // 65 wide over 2 and 4 ranks: the last shard is padded.
   EXPECT_EQ(run(with({.data = 2, .hidden = 65})), run(with({.fsdp = 2, .remat = "full", .hidden = 65})));
   EXPECT_EQ(run(with({.data = 4, .hidden = 65})), run(with({.fsdp = 4, .hidden = 65})));
+}
+
+TEST_P(Parity, FixedScalesLeaveTheBitsToAnyMesh) {
+  const std::string fixed = "fixed,-4,4 fixed,-16,16 fixed,-2,2";
+  const Outcome data = run(with({.data = 2, .fp8 = fixed}));
+  EXPECT_EQ(data, run(with({.fsdp = 2, .remat = "full", .fp8 = fixed})));
+  EXPECT_EQ(data, run(with({.accumulation = 2, .threads = 2, .fp8 = fixed})));
+  EXPECT_NE(data, run(with({.data = 2})));
+}
+
+// Scales that are found are those of the whole tensor, on every rank; recomputed, they are the same.
+TEST_P(Parity, FoundScalesLeaveTheBitsToRanksAndRemat) {
+  for (const bool per_tensor : {false, true}) {
+    const auto fp8 = [&](Setting s) {
+      s.fp8 = "absmax absmax,0.9 absmax";
+      s.per_tensor = per_tensor;
+      return run(with(s));
+    };
+    const Outcome data = fp8({.data = 2});
+    EXPECT_EQ(data, fp8({.fsdp = 2, .remat = "full"}));
+    EXPECT_EQ(data, fp8({.fsdp = 2, .remat = "minimal", .prefetch = 0, .overlap = false, .threads = 2}));
+    const Outcome one = fp8({});
+    EXPECT_EQ(one, fp8({.remat = "full"}));
+    EXPECT_EQ(one, fp8({.remat = "save_qkv_proj", .fuse = false}));
+    // Near the run without quantisation, and not it.
+    const Outcome plain = run(with({}));
+    for (size_t step = 0; step < one.losses.size(); ++step) {
+      EXPECT_NE(one.losses[step], plain.losses[step]);
+      EXPECT_NEAR(one.losses[step], plain.losses[step], 0.02 * plain.losses[step]) << step;
+    }
+  }
+}
+
+// Bytes that a rank gets by gathers of a graph and its bodies, each as often as it runs.
+double gathered_bytes(const ir::Graph& g) {
+  double bytes = 0;
+  for (const ir::Node& n : g.nodes()) {
+    if (n.kind == "scan") bytes += static_cast<double>(ir::scan_of(n).trip) * gathered_bytes(*n.body);
+    if (n.kind != "all_gather") continue;
+    const ops::NodeSite site(g, n);
+    bytes += ops::get_op(n.kind).cost(site.site).wire;
+  }
+  return bytes;
+}
+
+TEST(Quantisation, WeightsTravelInEightBits) {
+  const auto layers = [](Setting s) {
+    const auto program = plan::make_program(options_of(s)).value();
+    double bytes = 0;
+    for (const ir::Node& n : program.local->nodes())
+      if (n.kind == "scan") bytes += static_cast<double>(ir::scan_of(n).trip) * gathered_bytes(*n.body);
+    return bytes;
+  };
+  const Setting plain{.fsdp = 2, .remat = "full", .dtype = DType::bf16};
+  Setting fixed = plain, found = plain;
+  fixed.fp8 = "fixed,-224,224 fixed,-224,224 absmax";
+  found.fp8 = "absmax absmax absmax";
+  found.per_tensor = true;
+  // Norms' scales, a hundredth of a layer here, stay f32.
+  EXPECT_LT(layers(fixed), 0.53 * layers(plain));
+  EXPECT_GT(layers(fixed), 0.49 * layers(plain));
+  EXPECT_EQ(layers(found), layers(fixed));
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Parity, testing::Values(DType::f32, DType::bf16),

@@ -287,10 +287,11 @@ inline Status compare(const std::map<std::string, Whole>& want, const std::map<s
   return {};
 }
 
-// As far from the exact value as twice the rounded graph, + 1e-4 of the norm.
+// As far from the exact value as twice the rounded graph, + 1e-4 of the norm. half_ulp: of the narrowest
+// edges.
 inline Status compare_rounded(const std::map<std::string, Whole>& exact,
                               const std::map<std::string, Whole>& rounded,
-                              const std::map<std::string, Whole>& got) {
+                              const std::map<std::string, Whole>& got, double half_ulp = 0x1p-8) {
   double worst = 0;
   LIGNUM_RETURN_IF_ERROR(for_each_row(
       exact, got,
@@ -299,7 +300,7 @@ inline Status compare_rounded(const std::map<std::string, Whole>& exact,
         const Norms n = norms(w, g, begin, end);
         // A mean over tokens has one error, which may be next to nothing by luck: what independent
         // roundings of its terms leave in it counts besides.
-        const double luck = name == "loss" ? 0x1p-8 * n.norm / std::sqrt(exact.at("tokens").data.at(0)) : 0;
+        const double luck = name == "loss" ? half_ulp * n.norm / std::sqrt(exact.at("tokens").data.at(0)) : 0;
         const double bound = std::max(2 * norms(w, rounded.at(name), begin, end).error, luck) + 1e-4 * n.norm;
         if (!(n.error <= bound))
           return check_failed("{} row {}: error {:.3g}, norm {:.3g}, bound {:.3g}", name, r, n.error, n.norm,

@@ -16,6 +16,9 @@ int64_t dtype_size(DType);           // bytes of one element
 std::string_view dtype_name(DType);  // "f32", "bf16", "f8e4m3fn", ...
 std::optional<DType> dtype_from_name(std::string_view);
 bool dtype_is_float(DType);
+// The 8-bit formats, and the largest finite value of each.
+inline bool is_float8(DType d) { return d == DType::f8e4m3fn || d == DType::f8e5m2; }
+inline double float8_largest(DType d) { return d == DType::f8e4m3fn ? 448 : 57344; }
 
 struct bf16 {
   uint16_t bits = 0;

@@ -23,6 +23,10 @@ Status check_sum_dtypes(const Collective& c) {
   if (out != c.dtype && c.in == c.out && c.in != nullptr) {
     return internal_error("{}: in place needs equal dtypes", describe(c));
   }
+  if (c.maximum &&
+      (c.kind != Kind::all_reduce || out != c.dtype || (c.dtype != DType::f32 && c.dtype != DType::bf16))) {
+    return internal_error("{}: a maximum is an all_reduce of f32 or bf16, in one dtype", describe(c));
+  }
   return {};
 }
 
@@ -50,7 +54,8 @@ bool same_call(const Collective& a, const Collective& b) {
   const bool rows = a.kind == Kind::all_gather || a.kind == Kind::reduce_scatter;
   return a.dtype == b.dtype && a.outer == b.outer && a.local_rows == b.local_rows &&
          a.row_elems == b.row_elems &&
-         (!is_sum(a.kind) || a.out_dtype.value_or(a.dtype) == b.out_dtype.value_or(b.dtype)) &&
+         (!is_sum(a.kind) ||
+          (a.out_dtype.value_or(a.dtype) == b.out_dtype.value_or(b.dtype) && a.maximum == b.maximum)) &&
          (!rows || a.logical_rows == b.logical_rows) && (a.kind != Kind::broadcast || a.root == b.root);
 }
 
@@ -65,6 +70,7 @@ std::string describe(const Collective& c) {
   if (c.kind == Kind::all_gather || c.kind == Kind::reduce_scatter) {
     text += fmt::format(", logical_rows {}", c.logical_rows);
   }
+  if (c.maximum) text += ", maximum";
   if (c.kind == Kind::broadcast) text += fmt::format(", root {}", c.root);
   return text;
 }

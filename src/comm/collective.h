@@ -37,6 +37,8 @@ const char* kind_name(Kind);
 // Sums take f32, bf16, f64, i32; out_dtype may differ from dtype for bf16 -> f32 only (a bf16 wire under an
 // fp32 accumulator). The other kinds take every dtype and move bytes.
 //
+// An all_reduce may take the largest of each element instead (maximum): f32 or bf16, exactly, NaN above all.
+//
 // In place: all_reduce and broadcast with out == in (same dtype); all_gather with `in` and reduce_scatter
 // with `out` at this rank's own place in the whole, if outer == 1 and the rows are even. Otherwise buffers do
 // not overlap.
@@ -44,6 +46,7 @@ struct Collective {
   Kind kind = Kind::barrier;
   DType dtype = DType::f32;
   std::optional<DType> out_dtype{};  // sums only; absent: dtype
+  bool maximum = false;              // all_reduce only
   const void* in = nullptr;
   void* out = nullptr;
   int64_t outer = 1;
@@ -86,6 +89,9 @@ Rows rows_of(const Collective&, int i);
 // out[e] = the sum over parts, in order, of parts[p][e] for e in [0, n), as Collective says; out may be one
 // of parts (exactly), if dtypes are equal. parts is not empty. What every transport uses.
 void sum_in_order(DType in, DType out_dtype, std::span<const void* const> parts, void* out, int64_t n);
+
+// sum_in_order with the dtypes of the collective, or the maximum of the parts that it asks for.
+void combine(const Collective&, std::span<const void* const> parts, void* out, int64_t n);
 
 // The world ranks, ascending, that share `rank`'s coordinates on every mesh axis but those given (rank
 // numbers are row-major: the last axis varies fastest): the group of one mesh axis, or of several taken

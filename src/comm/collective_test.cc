@@ -91,6 +91,18 @@ TEST(SumInOrder, EveryLengthAndAlignment) {
   }
 }
 
+TEST(Combine, MaximumKeepsNan) {
+  const std::vector<bf16> a = {bf16(1.0F), bf16(-3.0F), bf16(NAN), bf16(2.0F), bf16(-0.5F)};
+  const std::vector<bf16> b = {bf16(2.0F), bf16(-4.0F), bf16(7.0F), bf16(NAN), bf16(INFINITY)};
+  const std::vector<const void*> parts = {a.data(), b.data()};
+  std::vector<bf16> out(a.size());
+  combine({.kind = Kind::all_reduce, .dtype = DType::bf16, .maximum = true}, parts, out.data(), 5);
+  EXPECT_EQ(to_float(out[0]), 2.0F);
+  EXPECT_EQ(to_float(out[1]), -3.0F);
+  EXPECT_TRUE(std::isnan(to_float(out[2])) && std::isnan(to_float(out[3])));
+  EXPECT_EQ(to_float(out[4]), INFINITY);
+}
+
 TEST(AxisGroup, MeshTwoByTwo) {
   const std::vector<int> mesh{2, 2};
   const std::vector<int> first{0};

@@ -262,8 +262,7 @@ bool MessageTransport::exchange(Exchange e, Group& group) {
         group.parts[i] = i == group.position ? at(e.from, place * e.elem_size)
                                              : e.room(k, false, group.size(), i) + done * e.elem_size;
       }
-      sum_in_order(e.sum->dtype, out_dtype, group.parts,
-                   at(e.to, own_out.place(e.begin(k) + done) * dtype_size(out_dtype)), n);
+      combine(*e.sum, group.parts, at(e.to, own_out.place(e.begin(k) + done) * dtype_size(out_dtype)), n);
     });
   };
   const auto put = [&](int64_t k) {
@@ -329,7 +328,7 @@ bool MessageTransport::move(const Collective& c, Group& group) {
     case Kind::all_reduce: {
       if (small_bytes(c) > 0) {
         for (int i = 0; i < group.size(); ++i) group.parts[i] = group.packets[i].small;
-        sum_in_order(c.dtype, c.out_dtype.value_or(c.dtype), group.parts, c.out, total);
+        combine(c, group.parts, c.out, total);
         return true;
       }
       const int64_t part =

@@ -81,4 +81,19 @@ void sum_in_order(DType in, DType out_dtype, std::span<const void* const> parts,
   LIGNUM_CHECK(false, "no sum of {} to {}", dtype_name(in), dtype_name(out_dtype));
 }
 
+void combine(const Collective& c, std::span<const void* const> parts, void* out, int64_t n) {
+  if (!c.maximum) return sum_in_order(c.dtype, c.out_dtype.value_or(c.dtype), parts, out, n);
+  const auto largest = [&]<class T>(T) {
+    for (int64_t i = 0; i < n; ++i) {
+      T best = load<T>(static_cast<const std::byte*>(parts[0]), i);
+      for (const void* part : parts.subspan(1)) {
+        const T x = load<T>(static_cast<const std::byte*>(part), i);
+        if (!(to_float(x) <= to_float(best)) && to_float(best) == to_float(best)) best = x;
+      }
+      store<T>(static_cast<std::byte*>(out), i, best);
+    }
+  };
+  c.dtype == DType::f32 ? largest(float{}) : largest(bf16{});
+}
+
 }  // namespace lignum::comm

@@ -47,7 +47,7 @@ struct Call {
     if (n <= 0) return;
     std::vector<const void*>& parts = self().parts;
     for (int i = 0; i < group.size(); ++i) parts[i] = at(peer(i).in, begin * elem_size());
-    sum_in_order(c.dtype, c.out_dtype.value_or(c.dtype), parts, out, n);
+    combine(c, parts, out, n);
   }
 
   void all_gather() const {

@@ -117,6 +117,7 @@ Result<Config> Config::parse(std::string_view yaml, const std::string& yaml_name
     }
   }
   LIGNUM_RETURN_IF_ERROR(config.check());
+  config.note_without_effect();
   return config;
 }
 
@@ -126,6 +127,39 @@ Status Config::set(const Key& key, std::string_view text, Origin origin, const s
   values_.insert_or_assign(std::string(key.name), std::move(value).value());
   origins_.insert_or_assign(std::string(key.name), origin);
   return {};
+}
+
+Status Config::check_quantization() const {
+  const std::string& quantization = text("quantization");
+  const std::vector<std::string_view> known = {"fp8_full", "fp8", "fp8_e4m3", "fp8_e5m2"};
+  if (!quantization.empty() && std::find(known.begin(), known.end(), quantization) == known.end())
+    return user_error("quantization={}: fp8_full, fp8, fp8_e4m3 and fp8_e5m2 are implemented{}",
+                      shown(quantization), nearest_hint(quantization, known));
+  if (boolean("use_qwix_quantization") && quantization.empty() && text("quantization_rules").empty())
+    return user_error(
+        "use_qwix_quantization=true quantises nothing by itself; set quantization=fp8_full, or a file of "
+        "quantization_rules");
+  if (boolean("use_qwix_quantization")) return {};
+  for (const std::string_view key : {"quantization", "quantization_rules"})
+    if (!text(key).empty())
+      return user_error("{}={} needs Qwix's rules, the only ones there are: set use_qwix_quantization=true",
+                        key, shown(text(key)));
+  return {};
+}
+
+// Keys that are set and that nothing reads, in this combination.
+void Config::note_without_effect() {
+  const std::string& quantization = text("quantization");
+  for (const std::string_view key :
+       {"weight_quantization_calibration_method", "act_quantization_calibration_method",
+        "bwd_quantization_calibration_method"})
+    if (is_set(key) && quantization != "fp8_full")
+      notes_.push_back(fmt::format("{} has no effect with quantization={}: only fp8_full reads it", key,
+                                   quantization.empty() ? "''" : quantization));
+  for (const std::string_view key : {"quantization_scales", "fp8_accumulation"})
+    if (is_set(key) && quantization.empty() &&
+        (key == "quantization_scales" || text("quantization_rules").empty()))
+      notes_.push_back(fmt::format("{} has no effect: nothing is quantised by `quantization`", key));
 }
 
 Status Config::check() const {
@@ -142,6 +176,7 @@ Status Config::check() const {
     return user_error("model_path={} and model_name={} both name a model; give one", text("model_path"),
                       text("model_name"));
   }
+  LIGNUM_RETURN_IF_ERROR(check_quantization());
   if (text("model_name") != "default") LIGNUM_RETURN_IF_ERROR(preset(text("model_name")).status());
   if (const std::string& where = text("host_memory"); where != "ram" && !where.starts_with("file:"))
     return user_error("host_memory={}: it is ram, or file:FOLDER", where);

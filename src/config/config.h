@@ -88,6 +88,8 @@ class Config {
   Config() = default;
   Status set(const Key& key, std::string_view text, Origin origin, const std::string& where);
   Status check() const;  // what needs several keys
+  Status check_quantization() const;
+  void note_without_effect();
   const Value& value(std::string_view key) const;
 
   std::map<std::string, Value, std::less<>> values_;

@@ -116,6 +116,28 @@ TEST(Config, OptimizerAndScheduleThatDoNotFit) {
   EXPECT_TRUE(of({"nu_dtype=bfloat16", "mu_dtype=bfloat16"}).ok());
 }
 
+TEST(Config, QuantizationNeedsBothKeys) {
+  EXPECT_EQ(error_of(of({"use_qwix_quantization=true"})),
+            "use_qwix_quantization=true quantises nothing by itself; set quantization=fp8_full, or a file of "
+            "quantization_rules");
+  EXPECT_EQ(
+      error_of(of({"quantization=fp8_full"})),
+      "quantization=fp8_full needs Qwix's rules, the only ones there are: set use_qwix_quantization=true");
+  EXPECT_EQ(error_of(of({"quantization=int8", "use_qwix_quantization=true"})),
+            "quantization=int8: fp8_full, fp8, fp8_e4m3 and fp8_e5m2 are implemented");
+  const auto full = of({"quantization=fp8_full", "use_qwix_quantization=true",
+                        "act_quantization_calibration_method=fixed,-224,224"});
+  ASSERT_TRUE(full.ok()) << full.status().message();
+  EXPECT_TRUE(full->notes().empty());
+  const auto fp8 = of({"quantization=fp8", "use_qwix_quantization=true",
+                       "act_quantization_calibration_method=fixed,-224,224"});
+  ASSERT_TRUE(fp8.ok());
+  ASSERT_EQ(fp8->notes().size(), 1);
+  EXPECT_EQ(
+      fp8->notes()[0],
+      "act_quantization_calibration_method has no effect with quantization=fp8: only fp8_full reads it");
+}
+
 TEST(Config, ValuesAreTypedAndInRange) {
   struct Bad {
     const char* word;

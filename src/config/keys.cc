@@ -168,6 +168,15 @@ std::vector<Row> maxtext_rows() {
       tensor("indexer_cutoff_threshold", "thresholds of sparse attention"),
       text("dtype", "of operands and activations").of({"float32", "bfloat16"}).ours("float32"),
       text("weight_dtype", "of the master weights").of({"float32"}),
+      boolean("use_qwix_quantization", "quantised training by Qwix's rules; `quantization` says which"),
+      text("quantization",
+           "of dots in decoder layers, with use_qwix_quantization: fp8_full: E4M3 with E5M2 gradients; fp8, "
+           "fp8_e4m3: "
+           "E4M3; fp8_e5m2: E5M2; empty: none"),
+      text("weight_quantization_calibration_method",
+           "what fills the format, with fp8_full: absmax, absmax,k, rms,k or fixed,-m,m"),
+      text("act_quantization_calibration_method", "likewise of activations"),
+      text("bwd_quantization_calibration_method", "likewise of the gradients that come into backward dots"),
       text("attention", "the attention kernel; autoselected takes dot_product")
           .of({"autoselected", "dot_product"}),
       integer("ici_data_parallelism", 1, 65536, "ranks that hold the same weights; -1: what is left")
@@ -245,6 +254,20 @@ std::vector<Row> own_rows() {
       integer("prefetch_distance", 0, 8,
               "layers whose weights are gathered, and what is offloaded fetched, ahead of use")
           .ours("1"),
+      text("quantization_rules",
+           "a file of quantization rules beside or instead of `quantization`, before it: a JSON list of "
+           "objects with "
+           "Qwix's names (docs/fp8.md)")
+          .ours(""),
+      text("quantization_scales",
+           "with `quantization`: axis: each index of dims that are not contracted has its own, as in Qwix; "
+           "tensor: one a "
+           "tensor")
+          .of({"axis", "tensor"})
+          .ours("axis"),
+      text("fp8_accumulation", "of dots of 8-bit floats: fp32: exact products, sums in f32")
+          .of({"fp32"})
+          .ours("fp32"),
       text("fuse", "nodes that are one for the CPU's kernels, with the bits of their parts")
           .of({"on", "off"})
           .ours("on"),

@@ -110,6 +110,7 @@ struct Executor::Impl final : ops::Collectives {
     }
     c.dtype = call.dtype;
     if (call.kind != ops::CollectiveCall::Kind::all_gather) c.out_dtype = call.out_dtype;
+    c.maximum = call.maximum;
     c.in = call.in;
     c.out = call.out;
     c.outer = call.outer;

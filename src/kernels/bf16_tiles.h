@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/float8.h"
 #include "kernels/tile_product.h"
 #include "kernels/unroll.h"
 
@@ -48,44 +49,104 @@ struct Bf16Tiles {
     for (int i = 0; i < 16; ++i) _mm512_store_si512(tile + i * 64, r[i]);
   }
 
+  // 32 values as bf16: bf16's own bits, or 8-bit floats widened, exactly. Lanes that the mask lacks are
+  // zeros.
+  LIGNUM_INLINE __m512i words(const uint16_t* p) { return _mm512_loadu_si512(p); }
+  LIGNUM_INLINE __m512i words(const uint16_t* p, __mmask32 mask) { return _mm512_maskz_loadu_epi16(mask, p); }
+  template <class F>
+    requires(sizeof(F) == 1)
+  LIGNUM_INLINE __m512i words(const F* p) {
+    return widened<F>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  template <class F>
+    requires(sizeof(F) == 1)
+  LIGNUM_INLINE __m512i words(const F* p, __mmask32 mask) {
+    return widened<F>(_mm256_maskz_loadu_epi8(mask, p));
+  }
+  // 16 of them.
+  LIGNUM_INLINE __m256i half_words(const uint16_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  LIGNUM_INLINE __m256i half_words(const uint16_t* p, __mmask16 mask) {
+    return _mm256_maskz_loadu_epi16(mask, p);
+  }
+  template <class F>
+    requires(sizeof(F) == 1)
+  LIGNUM_INLINE __m256i half_words(const F* p) {
+    return half_widened<F>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  template <class F>
+    requires(sizeof(F) == 1)
+  LIGNUM_INLINE __m256i half_words(const F* p, __mmask16 mask) {
+    return half_widened<F>(_mm_maskz_loadu_epi8(mask, p));
+  }
+
+  // Codes below 2^mantissa are subnormal: code times the grid's step, which is normal in bf16, by table.
+  template <class F>
+  struct Tiny {
+    alignas(64) uint16_t word[32] = {};
+    constexpr Tiny() {
+      for (int i = 0; i < 1 << F::kMantissa; ++i) {
+        const float x = static_cast<float>(i) * kFloat8Grid<F>;
+        word[i] = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, x) >> 16);
+      }
+    }
+  };
+  template <class F>
+  LIGNUM_INLINE __m512i widened(__m256i codes) {
+    static constexpr Tiny<F> kTiny{};
+    const auto all = [](uint32_t v) { return _mm512_set1_epi16(static_cast<int16_t>(v)); };
+    const __m512i c = _mm512_cvtepu8_epi16(codes);
+    const __m512i m = _mm512_and_si512(c, all(0x7f));
+    const __m512i sign = _mm512_slli_epi16(_mm512_sub_epi16(c, m), 8);
+    __m512i bits = _mm512_add_epi16(_mm512_slli_epi16(m, 7 - F::kMantissa), all((127 - F::kBias) << 7));
+    const __m512i tiny = _mm512_permutexvar_epi16(m, _mm512_load_si512(kTiny.word));
+    bits = _mm512_mask_mov_epi16(bits, _mm512_cmplt_epi16_mask(m, all(1U << F::kMantissa)), tiny);
+    bits = _mm512_mask_mov_epi16(bits, _mm512_cmpge_epi16_mask(m, all(F::kFirstSpecial)), all(0x7fc0));
+    bits = _mm512_mask_mov_epi16(bits, _mm512_cmpeq_epi16_mask(m, all(F::kInfinity)), all(0x7f80));
+    return _mm512_or_si512(bits, sign);
+  }
+  template <class F>
+  LIGNUM_INLINE __m256i half_widened(__m128i codes) {
+    return _mm512_castsi512_si256(widened<F>(_mm256_castsi128_si256(codes)));
+  }
+
   // `count` lines of 32 k (fewer: k_left) with unit stride along k.
-  LIGNUM_INLINE void load_lines(const uint16_t* src, int64_t ld, int64_t count, int64_t k_left,
-                                __m512i (&r)[16]) {
+  template <class T>
+  LIGNUM_INLINE void load_lines(const T* src, int64_t ld, int64_t count, int64_t k_left, __m512i (&r)[16]) {
     const __mmask32 mask = first(k_left);
     if (count == 16 && k_left >= 32) {
       LIGNUM_UNROLL
-      for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(src + i * ld);
+      for (int i = 0; i < 16; ++i) r[i] = words(src + i * ld);
       return;
     }
     LIGNUM_UNROLL
-    for (int i = 0; i < 16; ++i) {
-      r[i] = i < count ? _mm512_maskz_loadu_epi16(mask, src + i * ld) : _mm512_setzero_si512();
-    }
+    for (int i = 0; i < 16; ++i) r[i] = i < count ? words(src + i * ld, mask) : _mm512_setzero_si512();
   }
 
   // Rows of pairs of `count` lines with unit stride across lines: src[k * ld + line].
-  LIGNUM_INLINE void load_pairs(const uint16_t* src, int64_t ld, int64_t count, int64_t k_left,
-                                __m512i (&r)[16]) {
+  template <class T>
+  LIGNUM_INLINE void load_pairs(const T* src, int64_t ld, int64_t count, int64_t k_left, __m512i (&r)[16]) {
     const __mmask16 mask = static_cast<__mmask16>(first(count));
     const bool whole = count == 16 && k_left >= 32;
     LIGNUM_UNROLL
     for (int p = 0; p < 16; ++p) {
       __m256i even = _mm256_setzero_si256(), odd = even;
       if (whole) {
-        even = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + 2 * p * ld));
-        odd = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + (2 * p + 1) * ld));
+        even = half_words(src + 2 * p * ld);
+        odd = half_words(src + (2 * p + 1) * ld);
       } else {
-        if (2 * p < k_left) even = _mm256_maskz_loadu_epi16(mask, src + 2 * p * ld);
-        if (2 * p + 1 < k_left) odd = _mm256_maskz_loadu_epi16(mask, src + (2 * p + 1) * ld);
+        if (2 * p < k_left) even = half_words(src + 2 * p * ld, mask);
+        if (2 * p + 1 < k_left) odd = half_words(src + (2 * p + 1) * ld, mask);
       }
       r[p] = _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
     }
   }
 
   // kOfB: tiles of B, else of A. kAcross: stored [k, lines], else [lines, k]. Packs `lines` lines from src
-  // on, in whole pairs of panels.
-  template <bool kOfB, bool kAcross>
-  static void pack_panels(const uint16_t* src, int64_t ld, int64_t lines, int64_t k, char* to) {
+  // on, in whole pairs of panels. T: uint16_t (bf16's bits), E4m3 or E5m2.
+  template <bool kOfB, bool kAcross, class T>
+  static void pack_panels(const T* src, int64_t ld, int64_t lines, int64_t k, char* to) {
     const int64_t panel = panel_bytes(k);
     const int64_t panels = 2 * tiles_of(lines, 2 * kTileLines);
     for (int64_t i = 0; i < panels; ++i, to += panel) {
@@ -94,7 +155,7 @@ struct Bf16Tiles {
         for (int64_t at = 0; at < panel; at += 64) _mm512_store_si512(to + at, _mm512_setzero_si512());
         continue;
       }
-      const uint16_t* from = src + i * kTileLines * (kAcross ? 1 : ld);
+      const T* from = src + i * kTileLines * (kAcross ? 1 : ld);
       char* tile = to;
       for (int64_t at = 0; at < k; at += kTileK, tile += kTileBytes) {
         __m512i r[16];
@@ -109,14 +170,16 @@ struct Bf16Tiles {
     }
   }
 
-  static void pack_a(const uint16_t* src, int64_t ld, bool across, int64_t lines, int64_t k, char* to) {
+  template <class T>
+  static void pack_a(const T* src, int64_t ld, bool across, int64_t lines, int64_t k, char* to) {
     if (across) {
       pack_panels<false, true>(src, ld, lines, k, to);
     } else {
       pack_panels<false, false>(src, ld, lines, k, to);
     }
   }
-  static void pack_b(const uint16_t* src, int64_t ld, bool across, int64_t lines, int64_t k, char* to) {
+  template <class T>
+  static void pack_b(const T* src, int64_t ld, bool across, int64_t lines, int64_t k, char* to) {
     if (across) {
       pack_panels<true, true>(src, ld, lines, k, to);
     } else {
@@ -125,8 +188,9 @@ struct Bf16Tiles {
   }
 
   // Up to [32, 32] of C from four tiles of sums, [2][2][16][16].
-  static void store_sums(const float* sums, const TileProduct& x, int64_t row, int64_t column) {
+  static void store_sums(float* sums, const TileProduct& x, int64_t row, int64_t column) {
     const int64_t rows = smaller(32, x.rows - row), columns = smaller(32, x.columns - column);
+    if (x.row_scale != nullptr) scale_sums(sums, x.row_scale + row, rows, x.column_scale + column, columns);
     if (x.c_is_bf16) {
       const __mmask32 mask = first(columns);
       for (int64_t i = 0; i < rows; ++i) {
@@ -148,6 +212,19 @@ struct Bf16Tiles {
       float* to = static_cast<float*>(x.c) + (row + i) * x.ldc + column;
       _mm512_mask_storeu_ps(to, low, _mm512_load_ps(from));
       _mm512_mask_storeu_ps(to + 16, high, _mm512_load_ps(from + 256));
+    }
+  }
+
+  static void scale_sums(float* sums, const float* row_scale, int64_t rows, const float* column_scale,
+                         int64_t columns) {
+    const __mmask32 mask = first(columns);
+    const V low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), column_scale),
+            high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), column_scale + 16);
+    for (int64_t i = 0; i < rows; ++i) {
+      float* at = sums + i / 16 * 512 + i % 16 * 16;
+      const V row = Ops::set1(row_scale[i]);
+      _mm512_store_ps(at, Ops::mul(Ops::mul(_mm512_load_ps(at), row), low));
+      _mm512_store_ps(at + 256, Ops::mul(Ops::mul(_mm512_load_ps(at + 256), row), high));
     }
   }
 

@@ -22,9 +22,10 @@ const GemmPath& path_for(Choice choice, const Gemm& g) {
   __builtin_unreachable();
 }
 
-Status check_dtype(const char* which, DType dtype) {
-  if (dtype == DType::f32 || dtype == DType::bf16) return {};
-  return user_error("gemm: {} is {}; f32 and bf16 are allowed: convert it first", which, dtype_name(dtype));
+Status check_dtype(const char* which, DType dtype, bool operand) {
+  if (dtype == DType::f32 || dtype == DType::bf16 || (operand && is_float8(dtype))) return {};
+  return user_error("gemm: {} is {}; f32{} bf16{} allowed: convert it first", which, dtype_name(dtype),
+                    operand ? "," : " and", operand ? ", f8e4m3fn and f8e5m2 are" : " are");
 }
 
 Status check_leading(const char* which, int64_t ld, int64_t columns, int64_t rows) {
@@ -64,9 +65,11 @@ void zero(const Gemm& g, void* c) {
 }  // namespace
 
 Status gemm_supported(const Gemm& g) {
-  LIGNUM_RETURN_IF_ERROR(check_dtype("a", g.a));
-  LIGNUM_RETURN_IF_ERROR(check_dtype("b", g.b));
-  LIGNUM_RETURN_IF_ERROR(check_dtype("c", g.c));
+  LIGNUM_RETURN_IF_ERROR(check_dtype("a", g.a, true));
+  LIGNUM_RETURN_IF_ERROR(check_dtype("b", g.b, true));
+  LIGNUM_RETURN_IF_ERROR(check_dtype("c", g.c, false));
+  if ((g.row_scale == nullptr) != (g.column_scale == nullptr))
+    return user_error("gemm: one of row_scale and column_scale is given; give both or neither");
   for (auto [name, size] : {std::pair{"m", g.m}, {"n", g.n}, {"k", g.k}, {"batch", g.batch}}) {
     if (size < 0) return user_error("gemm: {} is {}; sizes are 0 or more", name, size);
   }
@@ -91,7 +94,7 @@ GemmScratch gemm_scratch(const Gemm& g) {
 
 int64_t gemm_workspace(const Gemm& g, int threads) {
   const int64_t bytes = gemm_scratch(g).end * static_cast<int64_t>(sizeof(float)) * threads;
-  if (g.a != DType::bf16 || g.b != DType::bf16 || g.m == 0 || g.n == 0 || g.k == 0) return bytes;
+  if (g.a == DType::f32 || g.b == DType::f32 || g.m == 0 || g.n == 0 || g.k == 0) return bytes;
   return std::max(bytes, gemm_bf16_workspace(g, threads));
 }
 

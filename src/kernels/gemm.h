@@ -1,13 +1,16 @@
-// C = A B, batched; fp32 or bf16 storage, fp32 accumulation.
+// C = A B, batched; fp32 or bf16 storage, fp32 accumulation. A and B may be 8-bit floats: these are exact in
+// bf16, so a product of them, or of one with bf16, is that of the same values in bf16, bit for bit.
 //
 // Bits. Element C[i, j] is a function of row i of A, column j of B and k, and of nothing else: not of m, n,
 // i, j, the batch, the layout, leading dimensions, alignment, threads; and it is the same on every ISA. The
 // sum over k is cut into blocks of 256 products; inside a block it is one chain of fused multiply-adds from 0
 // in ascending k, the blocks' sums are added in ascending order in fp32, and the result is rounded once to
-// C's type. (Payloads and signs of NaN are not covered.) NaN and infinity propagate, k = 0 gives zeros.
+// C's type; where rows and columns are scaled, the sum is multiplied by the row's and then by the column's
+// factor before that. (Payloads and signs of NaN are not covered.) NaN and infinity propagate, k = 0 gives
+// zeros.
 //
-// So it is where Choice::bf16_dot is fma or an operand is f32. Dots of two bf16 operands in the other ways
-// are a function of the same and nothing else, too, but their sums go by pairs of k:
+// So it is where Choice::bf16_dot is fma or an operand is f32. Dots of two operands of bf16 or less in the
+// other ways are a function of the same and nothing else, too, but their sums go by pairs of k:
 //   vdpbf16ps: one chain over all k; of a pair the odd k's product is added first, then the even k's;
 //   amx: blocks of 32 products; in a block one chain of the even k and one of the odd k, each ascending from
 //   0; the
@@ -28,14 +31,18 @@ namespace lignum::kernels {
 
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
-  bool trans_a = false;                                  // A is stored [k, m], else [m, k]
-  bool trans_b = false;                                  // B is stored [n, k], else [k, n]
-  DType a = DType::f32, b = DType::f32, c = DType::f32;  // f32 or bf16 each
+  bool trans_a = false;                  // A is stored [k, m], else [m, k]
+  bool trans_b = false;                  // B is stored [n, k], else [k, n]
+  DType a = DType::f32, b = DType::f32;  // f32, bf16, f8e4m3fn or f8e5m2 each
+  DType c = DType::f32;                  // f32 or bf16
   // Elements from one stored row to the next; C is stored [m, n].
   int64_t lda = 0, ldb = 0, ldc = 0;
   // Elements from one matrix of the batch to the next; 0 for A or B repeats it, the matrices of C do not
   // overlap.
   int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
+  // Factors of C's rows [m] and columns [n], both or neither, of each matrix of the batch.
+  const float* row_scale = nullptr;
+  const float* column_scale = nullptr;
 };
 
 // ok, or a user error that names the field, its value and what is allowed.

@@ -56,8 +56,8 @@ struct Plan {
 
 // One matrix of the batch.
 struct Matrices {
-  const uint16_t* a;
-  const uint16_t* b;
+  const char* a;
+  const char* b;
   char* c;
 };
 
@@ -69,11 +69,11 @@ class Product {
   void pack(const Matrices& x, bool longer, int64_t line, int64_t lines, int64_t block, char* to) const {
     const int64_t k0 = block * plan_.kc;
     if (longer == plan_.long_rows) {
-      const uint16_t* from = g_.trans_a ? x.a + k0 * g_.lda + line : x.a + line * g_.lda + k0;
-      path_.pack_a(from, g_.lda, g_.trans_a, lines, k_of(block), to);
+      const int64_t at = g_.trans_a ? k0 * g_.lda + line : line * g_.lda + k0;
+      path_.pack_a(g_.a, x.a + at * dtype_size(g_.a), g_.lda, g_.trans_a, lines, k_of(block), to);
     } else {
-      const uint16_t* from = g_.trans_b ? x.b + line * g_.ldb + k0 : x.b + k0 * g_.ldb + line;
-      path_.pack_b(from, g_.ldb, !g_.trans_b, lines, k_of(block), to);
+      const int64_t at = g_.trans_b ? line * g_.ldb + k0 : k0 * g_.ldb + line;
+      path_.pack_b(g_.b, x.b + at * dtype_size(g_.b), g_.ldb, !g_.trans_b, lines, k_of(block), to);
     }
   }
 
@@ -103,6 +103,10 @@ class Product {
       t.c = x.c + (row * g_.ldc + column) * dtype_size(g_.c);
       t.ldc = g_.ldc;
       t.c_is_bf16 = g_.c == DType::bf16;
+      if (g_.row_scale != nullptr) {
+        t.row_scale = g_.row_scale + row;
+        t.column_scale = g_.column_scale + column;
+      }
       path_.multiply(t);
     }
   }
@@ -144,8 +148,8 @@ void gemm_bf16(const GemmBf16Path& path, const Gemm& g, const void* a, const voi
   const Product product(path, g, plan);
   char* base = static_cast<char*>(workspace);
   const auto matrices = [&](int64_t i) {
-    return Matrices{static_cast<const uint16_t*>(a) + i * g.stride_a,
-                    static_cast<const uint16_t*>(b) + i * g.stride_b,
+    return Matrices{static_cast<const char*>(a) + i * g.stride_a * dtype_size(g.a),
+                    static_cast<const char*>(b) + i * g.stride_b * dtype_size(g.b),
                     static_cast<char*>(c) + i * g.stride_c * dtype_size(g.c)};
   };
   if (!plan.shared) {

@@ -1,4 +1,5 @@
-// GEMM of two bf16 operands by pairs (kernels/tile_product.h). Internal: gemm.cc comes here.
+// GEMM of two operands of bf16 or 8-bit floats by pairs (kernels/tile_product.h). Internal: gemm.cc comes
+// here.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,9 @@ namespace lignum::kernels {
 struct GemmBf16Path {
   Bf16Dot dot;
   const char* (*refuses)(const Gemm&);  // nullptr, or why this path does not take the shape
-  // Bf16Tiles::pack_a and pack_b: `across`: stored [k, lines], else [lines, k].
-  void (*pack_a)(const uint16_t* src, int64_t ld, bool across, int64_t lines, int64_t k, char* to);
-  void (*pack_b)(const uint16_t* src, int64_t ld, bool across, int64_t lines, int64_t k, char* to);
+  // Bf16Tiles::pack_a and pack_b of elements of that type: `across`: stored [k, lines], else [lines, k].
+  void (*pack_a)(DType, const void* src, int64_t ld, bool across, int64_t lines, int64_t k, char* to);
+  void (*pack_b)(DType, const void* src, int64_t ld, bool across, int64_t lines, int64_t k, char* to);
   void (*multiply)(const TileProduct&);
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/float8.h"
 #include "kernels/gemm_path.h"
 #include "kernels/panels.h"
 
@@ -12,9 +13,37 @@ template <class Ops>
 struct GemmBlock {
   using P = Panels<Ops>;
 
-  template <class T>
-  static void run(const Gemm& g, const GemmScratch& scratch, const T* a, const void* b, void* c, int64_t row,
-                  int64_t rows, int64_t column, int64_t columns, float* workspace) {
+  // fn(p) with p typed as the dtype's elements (bf16: their bits).
+  template <class F>
+  LIGNUM_INLINE void with_type(DType dtype, const void* p, F fn) {
+    switch (dtype) {
+      case DType::bf16:
+        return fn(static_cast<const uint16_t*>(p));
+      case DType::f8e4m3fn:
+        return fn(static_cast<const E4m3*>(p));
+      case DType::f8e5m2:
+        return fn(static_cast<const E5m2*>(p));
+      default:
+        return fn(static_cast<const float*>(p));
+    }
+  }
+
+  // Rows [i, i + rows) of A, or columns [j, j + columns) of B, and [p, p + kc) of k.
+  static void pack_a(const Gemm& g, const void* a, int64_t i, int64_t rows, int64_t p, int64_t kc,
+                     float* packed) {
+    with_type(g.a, a, [&](const auto* x) {
+      P::pack_a(g.trans_a ? x + p * g.lda + i : x + i * g.lda + p, g.lda, !g.trans_a, rows, kc, packed);
+    });
+  }
+  static void pack_b(const Gemm& g, const void* b, int64_t j, int64_t columns, int64_t p, int64_t kc,
+                     float* packed) {
+    with_type(g.b, b, [&](const auto* x) {
+      P::pack_b(g.trans_b ? x + j * g.ldb + p : x + p * g.ldb + j, g.ldb, g.trans_b, columns, kc, packed);
+    });
+  }
+
+  static void block(const Gemm& g, const GemmScratch& scratch, const void* a, const void* b, void* c,
+                    int64_t row, int64_t rows, int64_t column, int64_t columns, float* workspace) {
     const bool bf16_c = g.c == DType::bf16;
     const bool partial = bf16_c && g.k > kGemmKc;
     const int64_t row_step = partial ? kGemmPartialRows : rows;
@@ -28,14 +57,10 @@ struct GemmBlock {
         for (int64_t p = 0; p < g.k; p += kGemmKc) {
           const int64_t kc = P::smaller(kGemmKc, g.k - p);
           const bool last = p + kc == g.k;
-          if (g.b == DType::bf16) {
-            pack_b(g, static_cast<const uint16_t*>(b), j, nc, p, kc, packed_b);
-          } else {
-            pack_b(g, static_cast<const float*>(b), j, nc, p, kc, packed_b);
-          }
+          pack_b(g, b, j, nc, p, kc, packed_b);
           for (int64_t i = r0; i < r1; i += kMc) {
             const int64_t mc = P::smaller(kMc, r1 - i);
-            P::pack_a(g.trans_a ? a + p * g.lda + i : a + i * g.lda + p, g.lda, !g.trans_a, mc, kc, packed_a);
+            pack_a(g, a, i, mc, p, kc, packed_a);
             typename P::Out out;
             if (partial && !last) {
               out.c = workspace + scratch.partial + (i - r0) * nc;
@@ -50,24 +75,14 @@ struct GemmBlock {
                   partial ? workspace + scratch.partial + (i - r0) * nc : static_cast<const float*>(out.c);
               out.ld_add = partial ? nc : g.ldc;
             }
+            if (last && g.row_scale != nullptr) {
+              out.row_scale = g.row_scale + i;
+              out.column_scale = g.column_scale + j;
+            }
             P::multiply(mc, nc, kc, packed_a, kc, packed_b, out);
           }
         }
       }
-    }
-  }
-
-  template <class T>
-  static void pack_b(const Gemm& g, const T* b, int64_t j, int64_t nc, int64_t p, int64_t kc, float* packed) {
-    P::pack_b(g.trans_b ? b + j * g.ldb + p : b + p * g.ldb + j, g.ldb, g.trans_b, nc, kc, packed);
-  }
-
-  static void block(const Gemm& g, const GemmScratch& scratch, const void* a, const void* b, void* c,
-                    int64_t row, int64_t rows, int64_t column, int64_t columns, float* workspace) {
-    if (g.a == DType::bf16) {
-      run(g, scratch, static_cast<const uint16_t*>(a), b, c, row, rows, column, columns, workspace);
-    } else {
-      run(g, scratch, static_cast<const float*>(a), b, c, row, rows, column, columns, workspace);
     }
   }
 

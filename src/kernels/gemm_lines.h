@@ -19,6 +19,9 @@ struct GemmLines {
     if (g.trans_a && g.m > 1) return "A is stored [k, m]";
     if (!g.trans_b) return "B is stored [k, n]";
     if (g.m > kGemmLinesRows) return "too many rows";
+    if (g.row_scale != nullptr) return "its rows and columns are scaled";
+    for (const DType t : {g.a, g.b})
+      if (t != DType::f32 && t != DType::bf16) return "an operand is of 8 bits";
     return nullptr;
   }
 

@@ -20,7 +20,8 @@ struct Panels {
   static constexpr int kRows = Ops::kRows;
   static constexpr int kColumns = 2 * kWidth;
 
-  // Where a tile goes: c[i * ldc + j] = the tile (+ add[i * ld_add + j] if add), for j < columns.
+  // Where a tile goes: c[i * ldc + j] = the tile (+ add[i * ld_add + j] if add) (* row_scale[i] *
+  // column_scale[j] if these), for j < columns.
   struct Out {
     const float* add = nullptr;
     int64_t ld_add = 0;
@@ -28,6 +29,8 @@ struct Panels {
     int64_t ldc = 0;
     bool c_is_bf16 = false;
     int columns = 0;
+    const float* row_scale = nullptr;
+    const float* column_scale = nullptr;
   };
 
   LIGNUM_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -166,6 +169,16 @@ struct Panels {
         }
       }
     }
+    if (out.row_scale != nullptr) {
+      LIGNUM_UNROLL
+      for (int j = 0; j < kV; ++j) {
+        const V column = Ops::load_n(out.column_scale + j * kWidth,
+                                     static_cast<int>(smaller(kWidth, out.columns - j * kWidth)));
+        LIGNUM_UNROLL
+        for (int i = 0; i < kR; ++i)
+          sum[i][j] = Ops::mul(Ops::mul(sum[i][j], Ops::set1(out.row_scale[i])), column);
+      }
+    }
     LIGNUM_UNROLL
     for (int i = 0; i < kR; ++i) {
       LIGNUM_UNROLL
@@ -213,6 +226,10 @@ struct Panels {
         Out at = out;
         at.c = static_cast<char*>(out.c) + (i * out.ldc + j) * c_size;
         if (out.add != nullptr) at.add = out.add + i * out.ld_add + j;
+        if (out.row_scale != nullptr) {
+          at.row_scale = out.row_scale + i;
+          at.column_scale = out.column_scale + j;
+        }
         (r == kRows ? whole : tile_of(r, out.columns))(k, panel, b, at);
       }
     }

@@ -114,6 +114,13 @@ struct Sgd {
   double grad_scale = 1;  // as AdamW's
 };
 
+// Which elements of a dense tensor share a scale. dims and scales have one rank; scales[d] divides dims[d],
+// and index i of dim d belongs to scale i / (dims[d] / scales[d]): all to one (1), each to its own (dims[d]),
+// or tiles.
+struct Tiles {
+  std::span<const int64_t> dims, scales;
+};
+
 struct RowTable;  // the inner loops of one ISA (rows_table.h)
 
 class RowKernels {
@@ -179,6 +186,18 @@ class RowKernels {
   // (base/dtype.h); float -> integer truncates towards zero, saturates, NaN -> 0; anything -> pred is x != 0.
   // In place when both types have one size.
   void convert(int64_t n, In x, Out y, Parallel&) const;
+
+  // y [scales] = the largest |x| of each tile, 0 of nothing; a NaN stays. x and y one edge type. workspace:
+  // absmax_workspace bytes, aligned to 4.
+  void absmax(const Tiles&, In x, Out y, void* workspace, Parallel&) const;
+  static int64_t absmax_workspace(const Tiles&, int threads);
+  // q = x / scale, rounded to x's type, clipped to q's finite range, then to nearest even; NaN is kept. scale
+  // has x's type; q is E4M3 or E5M2.
+  void quantize(const Tiles&, In x, In scale, Out q, Parallel&) const;
+  // y = x * scale. All of one edge type. In place.
+  void scale_tiles(const Tiles&, In x, In scale, Out y, Parallel&) const;
+  // out = g where |x| <= bound, else 0. All of one edge type; g, x and out of the tensor's dims. In place.
+  void clip_gradient(const Tiles&, In g, In x, In bound, Out out, Parallel&) const;
 
   // Per row: lse = log(sum(exp(logits))), loss = lse - logits[label], 0 where label = kIgnoredLabel. loss_sum
   // = the sum of the rows' losses, in double over blocks of kLossBlock rows; count = rows that are not

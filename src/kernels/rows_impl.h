@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/float8.h"
 #include "kernels/math.h"
 #include "kernels/rows_table.h"
 
@@ -89,6 +90,7 @@ inline float logistic(float x) { return 1.0f / (1.0f + exp_of(-x)); }
 #include "kernels/rows_impl_elementwise.h"
 #include "kernels/rows_impl_loss.h"
 #include "kernels/rows_impl_norm.h"
+#include "kernels/rows_impl_quantize.h"
 
 namespace lignum::kernels::LIGNUM_ROWS_ISA {
 namespace {
@@ -114,6 +116,16 @@ constexpr RowTable kTable = {
                         {activation_grad<GeluTanh, float>, activation_grad<GeluTanh, bf16>}},
     .elementwise = LIGNUM_ELEMENTWISE_TABLE,
     .convert = LIGNUM_CONVERT_TABLE,
+    .absmax = {absmax<float>, absmax<bf16>},
+    .absmax_columns = {absmax_columns<float>, absmax_columns<bf16>},
+    .quantize = {{quantize<float, E4m3>, quantize<float, E5m2>},
+                 {quantize<bf16, E4m3>, quantize<bf16, E5m2>}},
+    .quantize_columns = {{quantize_columns<float, E4m3>, quantize_columns<float, E5m2>},
+                         {quantize_columns<bf16, E4m3>, quantize_columns<bf16, E5m2>}},
+    .scale_tiles = {scale_tiles<float>, scale_tiles<bf16>},
+    .scale_columns = {scale_columns<float>, scale_columns<bf16>},
+    .clip_gradient = {clip_gradient<float>, clip_gradient<bf16>},
+    .clip_gradient_columns = {clip_gradient_columns<float>, clip_gradient_columns<bf16>},
     .add_bias = {{add_bias<float, float>, add_bias<float, bf16>},
                  {add_bias<bf16, float>, add_bias<bf16, bf16>}},
     .sum_rows = {{sum_rows<float, float>, sum_rows<float, bf16>},

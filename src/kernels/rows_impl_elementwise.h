@@ -205,61 +205,10 @@ void activation_grad(int64_t begin, int64_t end, const void* dys, const void* xs
   }
 }
 
-// The 8-bit formats, as base/dtype.h has them, without branches.
-struct Format {
-  int mantissa, bias;
-  uint32_t largest, nan;
-};
-constexpr Format kFormatE4m3 = {3, 7, 0x7e, 0x7f};
-constexpr Format kFormatE5m2 = {2, 15, 0x7b, 0x7f};
-
-struct E4m3 {
-  uint8_t bits;
-  static constexpr Format kFormat = kFormatE4m3;
-  static constexpr uint32_t kFirstSpecial = 0x7f;  // NaN
-  static constexpr uint32_t kInfinity = 0x100;     // none
-};
-struct E5m2 {
-  uint8_t bits;
-  static constexpr Format kFormat = kFormatE5m2;
-  static constexpr uint32_t kFirstSpecial = 0x7c;
-  static constexpr uint32_t kInfinity = 0x7c;
-};
-
-template <class T>
-inline float load8(const T* p, int64_t i) {
-  constexpr Format k = T::kFormat;
-  const uint32_t code = p[i].bits & 0x7fu;
-  const uint32_t sign = static_cast<uint32_t>(p[i].bits & 0x80u) << 24;
-  const uint32_t normal = (code << (23 - k.mantissa)) + (static_cast<uint32_t>(127 - k.bias) << 23);
-  constexpr float kGrid =
-      __builtin_bit_cast(float, static_cast<uint32_t>(127 + 1 - k.bias - k.mantissa) << 23);
-  const float tiny = static_cast<float>(static_cast<int32_t>(code)) * kGrid;
-  uint32_t bits = code < (1u << k.mantissa) ? __builtin_bit_cast(uint32_t, tiny) : normal;
-  bits = code >= T::kFirstSpecial ? (code == T::kInfinity ? 0x7f800000u : 0x7fc00000u) : bits;
-  return __builtin_bit_cast(float, bits | sign);
-}
-template <class T>
-inline void store8(T* p, int64_t i, float x) {
-  constexpr Format k = T::kFormat;
-  constexpr int kDrop = 23 - k.mantissa;
-  const uint32_t u = __builtin_bit_cast(uint32_t, x);
-  const uint32_t a = u & 0x7fffffffu;
-  const uint32_t rounded = (a + ((1u << (kDrop - 1)) - 1u) + ((a >> kDrop) & 1u)) >> kDrop;
-  uint32_t code = rounded - (static_cast<uint32_t>(127 - k.bias) << k.mantissa);
-  // Below the smallest normal: adding a float whose ulp is the grid's step rounds to the grid.
-  constexpr uint32_t kMagic = static_cast<uint32_t>(127 + 1 - k.bias - k.mantissa + 23) << 23;
-  const float shifted = __builtin_bit_cast(float, a) + __builtin_bit_cast(float, kMagic);
-  code =
-      a < (static_cast<uint32_t>(128 - k.bias) << 23) ? __builtin_bit_cast(uint32_t, shifted) - kMagic : code;
-  code = code > k.largest ? k.largest : code;
-  code = a > 0x7f800000u ? k.nan : code;
-  p[i].bits = static_cast<uint8_t>(code | ((u >> 24) & 0x80u));
-}
-inline float load(const E4m3* p, int64_t i) { return load8(p, i); }
-inline float load(const E5m2* p, int64_t i) { return load8(p, i); }
-inline void store(E4m3* p, int64_t i, float x) { store8(p, i, x); }
-inline void store(E5m2* p, int64_t i, float x) { store8(p, i, x); }
+inline float load(const E4m3* p, int64_t i) { return float_of(p[i]); }
+inline float load(const E5m2* p, int64_t i) { return float_of(p[i]); }
+inline void store(E4m3* p, int64_t i, float x) { p[i] = float8_of<E4m3>(x); }
+inline void store(E5m2* p, int64_t i, float x) { p[i] = float8_of<E5m2>(x); }
 
 template <class From, class To>
 void convert(int64_t begin, int64_t end, const void* ins, void* outs) {

@@ -71,6 +71,17 @@ struct RowTable {
   // [from][to]
   void (*convert[4][4])(int64_t begin, int64_t end, const void* in, void* out);
 
+  // The largest magnitude of n elements, as the bits of a float; or of each with what `largest` has.
+  uint32_t (*absmax[2])(int64_t n, const void* x);
+  void (*absmax_columns[2])(int64_t n, const void* x, uint32_t* largest);
+  // [x][E4M3 or E5M2]; n elements by one scale, or by one each, of x's type.
+  void (*quantize[2][2])(int64_t n, const void* x, float scale, void* q);
+  void (*quantize_columns[2][2])(int64_t n, const void* x, const void* scale, void* q);
+  void (*scale_tiles[2])(int64_t n, const void* x, float scale, void* y);
+  void (*scale_columns[2])(int64_t n, const void* x, const void* scale, void* y);
+  void (*clip_gradient[2])(int64_t n, const void* g, const void* x, float bound, void* out);
+  void (*clip_gradient_columns[2])(int64_t n, const void* g, const void* x, const void* bound, void* out);
+
   // [x][bias]
   void (*add_bias[2][2])(int64_t begin, int64_t end, int64_t d, const void* x, const void* bias, void* y);
   // [x][out]; columns [begin, end), at most kSumColumns of them, over all n rows, blocks of row_block.

@@ -36,6 +36,9 @@ struct TileProduct {
   void* c = nullptr;
   int64_t ldc = 0;  // elements
   bool c_is_bf16 = false;
+  // Factors of C's rows and columns, both or neither: of the sums that go to C.
+  const float* row_scale = nullptr;
+  const float* column_scale = nullptr;
 };
 
 }  // namespace lignum::kernels

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/float8.h"
 #include "kernels/unroll.h"
 
 namespace lignum::kernels::avx2 {
@@ -54,6 +55,19 @@ struct Ops {
     for (int i = 0; i < n; ++i) p[i] = lanes[i];
   }
 
+  template <class F>
+    requires(sizeof(F) == 1)
+  LIGNUM_INLINE V load(const F* p) {
+    return widen8<F>(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
+  template <class F>
+    requires(sizeof(F) == 1)
+  LIGNUM_INLINE V load_n(const F* p, int n) {
+    alignas(8) F lanes[kWidth] = {};
+    for (int i = 0; i < n; ++i) lanes[i] = p[i];
+    return load(lanes);
+  }
+
   LIGNUM_INLINE void transpose(V (&r)[kWidth]) {
     V t[kWidth];
     LIGNUM_UNROLL
@@ -86,6 +100,21 @@ struct Ops {
   }
   LIGNUM_INLINE V widen(__m128i h) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+  }
+  template <class F>
+  LIGNUM_INLINE V widen8(__m128i codes) {
+    const __m256i c = _mm256_cvtepu8_epi32(codes);
+    const __m256i m = _mm256_and_si256(c, _mm256_set1_epi32(0x7f));
+    const __m256i sign = _mm256_slli_epi32(_mm256_sub_epi32(c, m), 24);
+    const __m256i normal =
+        _mm256_add_epi32(_mm256_slli_epi32(m, 23 - F::kMantissa), _mm256_set1_epi32((127 - F::kBias) << 23));
+    const __m256i tiny =
+        _mm256_castps_si256(_mm256_mul_ps(_mm256_cvtepi32_ps(m), _mm256_set1_ps(kFloat8Grid<F>)));
+    const auto code = [](uint32_t v) { return _mm256_set1_epi32(static_cast<int>(v)); };
+    __m256i bits = _mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(code(1u << F::kMantissa), m));
+    bits = _mm256_blendv_epi8(bits, code(0x7fc00000), _mm256_cmpgt_epi32(m, code(F::kFirstSpecial - 1)));
+    bits = _mm256_blendv_epi8(bits, code(0x7f800000), _mm256_cmpeq_epi32(m, code(F::kInfinity)));
+    return _mm256_castsi256_ps(_mm256_or_si256(bits, sign));
   }
   LIGNUM_INLINE __m128i narrow(V v) {
     const __m256i u = _mm256_castps_si256(v);

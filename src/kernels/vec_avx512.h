@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/float8.h"
 #include "kernels/unroll.h"
 
 namespace lignum::kernels::avx512 {
@@ -48,6 +49,18 @@ struct Ops {
   LIGNUM_INLINE V load_n(const uint16_t* p, int n) { return widen(_mm256_maskz_loadu_epi16(mask(n), p)); }
   LIGNUM_INLINE void store_n(uint16_t* p, V v, int n) { _mm256_mask_storeu_epi16(p, mask(n), narrow(v)); }
 
+  // 8-bit floats, exactly.
+  template <class F>
+    requires(sizeof(F) == 1)
+  LIGNUM_INLINE V load(const F* p) {
+    return widen8<F>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  template <class F>
+    requires(sizeof(F) == 1)
+  LIGNUM_INLINE V load_n(const F* p, int n) {
+    return widen8<F>(_mm_maskz_loadu_epi8(mask(n), p));
+  }
+
   // Rows become columns.
   LIGNUM_INLINE void transpose(V (&r)[kWidth]) {
     V t[kWidth];
@@ -85,6 +98,21 @@ struct Ops {
   LIGNUM_INLINE __mmask16 mask(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
   LIGNUM_INLINE V widen(__m256i h) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+  }
+  template <class F>
+  LIGNUM_INLINE V widen8(__m128i codes) {
+    const __m512i c = _mm512_cvtepu8_epi32(codes);
+    const __m512i m = _mm512_and_si512(c, _mm512_set1_epi32(0x7f));
+    const __m512i sign = _mm512_slli_epi32(_mm512_sub_epi32(c, m), 24);
+    const __m512i normal =
+        _mm512_add_epi32(_mm512_slli_epi32(m, 23 - F::kMantissa), _mm512_set1_epi32((127 - F::kBias) << 23));
+    const __m512i tiny =
+        _mm512_castps_si512(_mm512_mul_ps(_mm512_cvtepi32_ps(m), _mm512_set1_ps(kFloat8Grid<F>)));
+    const auto code = [](uint32_t v) { return _mm512_set1_epi32(static_cast<int>(v)); };
+    __m512i bits = _mm512_mask_mov_epi32(normal, _mm512_cmplt_epi32_mask(m, code(1u << F::kMantissa)), tiny);
+    bits = _mm512_mask_mov_epi32(bits, _mm512_cmpge_epi32_mask(m, code(F::kFirstSpecial)), code(0x7fc00000));
+    bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(m, code(F::kInfinity)), code(0x7f800000));
+    return _mm512_castsi512_ps(_mm512_or_si512(bits, sign));
   }
   LIGNUM_INLINE __m256i narrow(V v) {
     const __m512i u = _mm512_castps_si512(v);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/float8.h"
 #include "kernels/math.h"
 #include "kernels/unroll.h"
 
@@ -78,6 +79,19 @@ struct Ops {
       const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
       p[i] = static_cast<uint16_t>((nan ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
     }
+  }
+
+  template <class F>
+    requires(sizeof(F) == 1)
+  LIGNUM_INLINE V load(const F* p) {
+    return load_n(p, kWidth);
+  }
+  template <class F>
+    requires(sizeof(F) == 1)
+  LIGNUM_INLINE V load_n(const F* p, int n) {
+    V v{};
+    for (int i = 0; i < n; ++i) v.lane[i] = float_of(p[i]);
+    return v;
   }
 
   LIGNUM_INLINE void transpose(V (&r)[kWidth]) {

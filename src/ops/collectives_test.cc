@@ -48,6 +48,11 @@ void carry_out(const std::vector<CollectiveCall>& calls) {
           load_as_double(calls[static_cast<size_t>(p)].dtype, calls[static_cast<size_t>(p)].in, i));
     return static_cast<double>(s);
   };
+  const auto largest = [&](int64_t i) {
+    double most = -std::numeric_limits<double>::infinity();
+    for (const CollectiveCall& peer : calls) most = std::max(most, load_as_double(peer.dtype, peer.in, i));
+    return most;
+  };
   for (int64_t r = 0; r < ranks; ++r) {
     const CollectiveCall& c = calls[static_cast<size_t>(r)];
     for (int64_t o = 0; o < c.outer; ++o) {
@@ -71,7 +76,7 @@ void carry_out(const std::vector<CollectiveCall>& calls) {
           case CollectiveCall::Kind::all_reduce:
             ASSERT_EQ(c.outer, 1);
             ASSERT_EQ(c.local_rows, 1);
-            store_from_double(c.out_dtype, c.out, e, sum(e));
+            store_from_double(c.out_dtype, c.out, e, c.maximum ? largest(e) : sum(e));
             break;
         }
       }

@@ -100,11 +100,11 @@ void copy_through(const CpuCall& c, size_t r, size_t i) {
   if (bytes > 0 && c.out[r] != c.in[i]) std::memcpy(c.out[r], c.in[i], static_cast<size_t>(bytes));
 }
 
-void emit_sum_region(Emitter& out, DType dtype) {
+void emit_region(Emitter& out, DType dtype, std::string_view fn) {
   const std::string type = mlir_type({dtype, {}, {}});
   const std::string a = out.fresh(), b = out.fresh(), sum = out.fresh();
   out.line(fmt::format("^bb0({}: {}, {}: {}):", a, type, b, type));
-  out.line(fmt::format("  {} = stablehlo.add {}, {} : {}", sum, a, b, type));
+  out.line(fmt::format("  {} = stablehlo.{} {}, {} : {}", sum, fn, a, b, type));
   out.line(fmt::format("  stablehlo.return {} : {}", sum, type));
 }
 

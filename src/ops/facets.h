@@ -90,8 +90,8 @@ void copy_through(const CpuCall& c, size_t r, size_t i);
 
 // --- for emit
 
-// The lines of a reduction region that adds two scalars, to stand between "({" and "})".
-void emit_sum_region(Emitter& out, DType dtype);
+// The lines of a reduction region of two scalars, StableHLO's add or maximum, to stand between "({" and "})".
+void emit_region(Emitter& out, DType dtype, std::string_view fn);
 
 // --- for cases
 

@@ -7,7 +7,10 @@ namespace {
 
 // A gradient is a tensor that is there, also where its value is on its way (await passes it through).
 bool fits(const Type& gradient, const Type& value) {
-  return !gradient.async && gradient.dtype == value.dtype && gradient.dims == value.dims;
+  const bool dtypes =
+      gradient.dtype == value.dtype ||
+      (is_float8(value.dtype) && (gradient.dtype == DType::f32 || gradient.dtype == DType::bf16));
+  return !gradient.async && dtypes && gradient.dims == value.dims;
 }
 
 }  // namespace

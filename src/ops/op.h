@@ -76,7 +76,8 @@ class Builder {
 // cotangents[r]: the gradient of result r, or nothing when result r does not reach the loss. inputs and
 // outputs: the forward values, all available (what to save is not the rule's business: remat decides).
 // Returns one entry per input; nothing where the input has no gradient (integers, or none flows). The dtype
-// of a gradient is that of its input.
+// of a gradient is that of its input; but an 8-bit float stands for what was quantised, and its gradient has
+// the dtype of that, f32 or bf16.
 struct GradCall {
   Builder& build;
   Site site;
@@ -108,6 +109,8 @@ struct ShardRule {
   std::string_view result_dims;
   // Factors that cannot be padded: the mesh axis must divide every dim that walks one of these.
   std::vector<int> exact;
+  // How results that are left open over ranks come together: they are added up, or the largest is taken.
+  enum class Open : uint8_t { sum, maximum } open = Open::sum;
   // There are as many results as inputs, and result i is a function of input i alone (barrier): factors are
   // numbered within each pair, one pair's sharding does not bind another's, open sums stay open.
   bool separate = false;
@@ -155,8 +158,9 @@ struct RefGroupCall {
 // rank order.
 struct CollectiveCall {
   enum class Kind : uint8_t { all_gather, reduce_scatter, all_reduce } kind;
-  DType dtype;      // of in, and of out where nothing is summed
-  DType out_dtype;  // of sums: dtype, or f32 over a bf16 wire
+  bool maximum = false;  // all_reduce: the largest, not the sum
+  DType dtype;           // of in, and of out where nothing is summed
+  DType out_dtype;       // of sums: dtype, or f32 over a bf16 wire
   const void* in;
   void* out;
   // The tensor seen as [outer, rows, row_elements]; rows is the dim that is gathered or scattered. One rank's
@@ -239,6 +243,9 @@ struct Op {
   std::string_view name;
   Result<Types> (*infer)(std::span<const Type> in, const Attrs& attrs) = nullptr;
   Gradients (*grad)(const GradCall&) = nullptr;  // null: by decomposition
+  // kStraightThrough: a rounding passes the gradient straight through (Bengio et al. 2013), so that it is not
+  // the derivative of the reference.
+  bool straight_through = false;
   ShardRule (*partition)(const Site&) = nullptr;
   Cost (*cost)(const Site&) = nullptr;
   Values (*decompose)(Builder&, const Site&, std::span<const Value> in) = nullptr;  // null: primitive
@@ -291,6 +298,7 @@ Op make_op() {
   if constexpr (requires(const GradCall& c) { T::grad(c); }) {
     op.grad = [](const GradCall& c) { return T::grad(c); };
   }
+  if constexpr (requires { T::kStraightThrough; }) op.straight_through = T::kStraightThrough;
   op.partition = [](const Site& s) { return T::partition(s); };
   op.cost = [](const Site& s) { return T::cost(s); };
   if constexpr (requires(Builder& b, const Site& s, std::span<const Value> in) { T::decompose(b, s, in); }) {

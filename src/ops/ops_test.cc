@@ -87,10 +87,10 @@ TEST_P(OpTest, RuleTypesTheCase) {
   }
 }
 
-// Every ISA, and where bf16 meets bf16 every way of its dots.
+// Every ISA, and where operands of bf16 or less meet every way of their dots.
 std::vector<kernels::Choice> choices_for(const Site& site) {
-  const bool bf16_dots =
-      site.in.size() > 1 && site.in[0].dtype == DType::bf16 && site.in[1].dtype == DType::bf16;
+  const auto narrow = [](const Type& t) { return t.dtype == DType::bf16 || is_float8(t.dtype); };
+  const bool bf16_dots = site.in.size() > 1 && narrow(site.in[0]) && narrow(site.in[1]);
   std::vector<kernels::Choice> choices;
   for (const kernels::Isa isa : kernels::available_isas()) {
     for (const kernels::Bf16Dot dot : kernels::available_bf16_dots(isa)) {

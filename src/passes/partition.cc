@@ -21,7 +21,7 @@ bool contains(const Axes& axes, const std::string& axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
-// A value of the local graph and how it lies. partial: summed over these axes still.
+// A value of the local graph and how it lies. partial: open over these axes still, a sum or a maximum.
 struct Local {
   Value value;
   Sharding sharding;
@@ -29,6 +29,7 @@ struct Local {
   Value narrow = {};  // the same sum still open, in the narrower type that may travel instead
   // An unnamed constant: made again in whatever shape its reader's other operands have.
   const Node* fluid = nullptr;
+  bool maximum = false;  // of what is partial: the largest is taken, not the sum
 };
 
 class Partitioner {
@@ -113,11 +114,12 @@ class Partitioner {
       ir::Attrs attrs{{"axis", axis}, {"group", mesh_.size(axis)}};
       if (dim) attrs.set("dim", static_cast<int64_t>(*dim));
       if (l.narrow.valid()) attrs.set("dtype", std::string(dtype_name(b.type(l.value).dtype)));
+      if (l.maximum) attrs.set("fn", std::string("max"));
       l.value = b.add("await", {b.add(kind, {l.narrow.valid() ? l.narrow : l.value}, std::move(attrs))});
       l.narrow = {};
     };
     Axes left = l.partial;
-    for (size_t d = 0; d < target.dims.size(); ++d) {
+    for (size_t d = 0; d < target.dims.size() && !l.maximum; ++d) {
       for (const std::string& axis : target.dims[d]) {
         if (!contains(left, axis) || !l.sharding.dims[d].empty()) continue;
         reduce("reduce_scatter", axis, d);
@@ -191,7 +193,7 @@ class Partitioner {
     if (rule.linear && !n.inputs.empty()) {
       partial = map.at(n.inputs[0]).partial;
       for (const Value v : n.inputs)
-        if (map.at(v).partial != partial) partial.clear();
+        if (map.at(v).partial != partial || map.at(v).maximum) partial.clear();
     }
     std::vector<Local> in;
     for (const Value v : n.inputs) in.push_back(partial.empty() ? resolved(from, v, b, map) : map.at(v));
@@ -230,8 +232,12 @@ class Partitioner {
       if (!n.types[r].names.empty()) b.graph().set_names(made[r], n.types[r].names);
       const bool fluid = n.inputs.empty() && rule.result_dims == "dims" && n.types[r].names.empty();
       const bool narrow = rule.widens && !open[r].empty() && !partial.empty();
-      map[{id, static_cast<int32_t>(r)}] = {made[r], out[r], open[r], narrow ? inputs[0] : Value{},
-                                            fluid ? &n : nullptr};
+      map[{id, static_cast<int32_t>(r)}] = {made[r],
+                                            out[r],
+                                            open[r],
+                                            narrow ? inputs[0] : Value{},
+                                            fluid ? &n : nullptr,
+                                            rule.open == ops::ShardRule::Open::maximum};
     }
     return {};
   }

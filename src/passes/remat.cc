@@ -5,6 +5,7 @@
 
 #include "ir/copy.h"
 #include "ops/op.h"
+#include "ops/quantize/quantised.h"
 
 namespace lignum::passes {
 namespace {
@@ -165,7 +166,7 @@ class Rebuild {
   }
   bool recomputed(Value v) const {
     const Node& n = forward_->body->node(v);
-    if (n.kind == "param") return false;  // the layer's input
+    if (n.kind == "param" || n.tag.name == ops::kScaleName) return false;  // the layer's input; a scale
     if (weight_like_[static_cast<size_t>(v.node)]) return true;
     // A view is made again: kept, it would be held twice.
     return policy_.save_all ? is_view(*forward_->body, n) : !policy_.saved.contains(n.tag.name);

@@ -12,7 +12,8 @@ namespace lignum::passes {
 
 // Which values a layer's backward pass finds in memory. save_all: nothing is recomputed (but casts and
 // gathers of weights always are: they are the layer's weights, not activations; and views cost nothing).
-// Otherwise a value is kept if its remat name is in `saved`; the layer's input always is.
+// Otherwise a value is kept if its remat name is in `saved`; the layer's input and the scales of what is
+// quantised always are.
 struct RematPolicy {
   bool save_all = false;
   std::set<std::string, std::less<>> saved;

@@ -15,6 +15,7 @@
 #include "passes/memory.h"
 #include "passes/offload.h"
 #include "passes/partition.h"
+#include "passes/quantise.h"
 #include "passes/remat.h"
 #include "passes/schedule.h"
 #include "passes/update.h"
@@ -74,6 +75,25 @@ std::string memory_text(const Scheduled& s, const MemoryPlan& plan) {
 
 Result<std::string> run(const Command& c, const ir::Graph& g) {
   if (c.pass == "prune") return ir::print(ir::prune(g));
+  if (c.pass == "quantise") {
+    QuantizationRule rule;
+    rule.module_path = c.options.at("path");
+    rule.weight_dtype = rule.act_dtype = DType::f8e4m3fn;
+    rule.bwd_dtype = DType::f8e5m2;
+    rule.channelwise = c.number("channelwise", 1) != 0;
+    LIGNUM_ASSIGN_OR_RETURN(rule.weight, ops::parse_calibration(c.options.at("calibration")));
+    rule.act = rule.weight;
+    LIGNUM_ASSIGN_OR_RETURN(Quantised quantised, quantise(g, {rule}));
+    ir::Graph made = std::move(quantised.graph);
+    if (c.options.contains("remat")) {
+      LIGNUM_ASSIGN_OR_RETURN(const RematPolicy policy, remat_policy(c.options.at("remat")));
+      made = remat(autodiff(made), policy);
+    }
+    LIGNUM_RETURN_IF_ERROR(ops::verify(made));
+    if (c.number("fsdp", 1) == 1) return ir::print(made);
+    LIGNUM_ASSIGN_OR_RETURN(const Partitioned p, partition(made, {{{"fsdp", c.number("fsdp", 1)}}}));
+    return ir::print(p.graph);
+  }
   if (c.pass == "autodiff") return ir::print(ir::prune(autodiff(g)));
   if (c.pass == "remat") {
     if (const auto saved = c.options.find("saved"); saved != c.options.end())

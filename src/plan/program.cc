@@ -8,6 +8,7 @@
 #include "passes/autodiff.h"
 #include "passes/fuse.h"
 #include "passes/offload.h"
+#include "plan/quantization.h"
 
 namespace lignum::plan {
 namespace {
@@ -96,6 +97,7 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   o.accumulation = c.integer("gradient_accumulation_steps");
   o.vocab_tiling = c.integer("num_vocab_tiling");
   if (c.text("fuse") == "off") o.disabled.insert("fuse");
+  LIGNUM_ASSIGN_OR_RETURN(o.quantization, quantization_rules(c));
   LIGNUM_ASSIGN_OR_RETURN(o.remat, read_remat(c, o.notes));
   o.custom_remat = c.text("remat_policy") == "custom";
   using Kind = passes::Optimizer::Kind;
@@ -182,6 +184,15 @@ Result<Program> make_program(const ProgramOptions& o) {
   ir::Graph g = models::forward(o.model, shape, head);
   LIGNUM_RETURN_IF_ERROR(done("forward", g));
   std::vector<std::string> notes = o.notes;
+  if (!o.quantization.empty()) {
+    LIGNUM_ASSIGN_OR_RETURN(passes::Quantised quantised, passes::quantise(g, o.quantization));
+    g = std::move(quantised.graph);
+    LIGNUM_RETURN_IF_ERROR(done("quantise", g));
+    for (size_t i = 0; i < o.quantization.size(); ++i)
+      if (quantised.dots[i] == 0 && o.quantization[i].weight_dtype)
+        notes.push_back(fmt::format("quantization rule {} (module_path {}) quantises no dot of this model",
+                                    i + 1, o.quantization[i].module_path));
+  }
   if (o.outputs != Outputs::loss) {
     const ir::Graph forward = g;
     g = passes::autodiff(g);

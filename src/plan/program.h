@@ -10,6 +10,7 @@
 #include "models/model.h"
 #include "passes/memory.h"
 #include "passes/partition.h"
+#include "passes/quantise.h"
 #include "passes/remat.h"
 #include "passes/schedule.h"
 #include "passes/update.h"
@@ -23,6 +24,7 @@ struct ProgramOptions {
   config::ModelConfig model;
   models::Shape shape;  // rows over all ranks, one micro-step; loss_tile comes from vocab_tiling
   int64_t accumulation = 1;
+  std::vector<passes::QuantizationRule> quantization;  // in order; empty: nothing is quantised
   passes::RematPolicy remat;
   bool custom_remat = false;  // remat is a list of names: one that keeps nothing is said
   passes::Optimizer optimizer;
@@ -37,7 +39,7 @@ struct ProgramOptions {
   int64_t vocab_tiling = 0;        // tiles of tokens in head and loss; see models::loss_tile
   std::vector<std::string> notes;  // of the configuration: what is set and has no effect
 
-  // After each pass, by its name: forward, autodiff, remat, accumulate, update, partition, fuse.
+  // After each pass, by its name: forward, quantise, autodiff, remat, accumulate, update, partition, fuse.
   std::function<void(std::string_view pass, const ir::Graph&)> dump;
   // Passes that are left out, by name: remat (everything needed is then saved), fuse.
   std::set<std::string, std::less<>> disabled;
@@ -49,7 +51,7 @@ Result<ProgramOptions> program_options(const config::Config& config, const confi
                                        int64_t ranks);
 
 struct Program {
-  std::vector<std::string> notes;  // ProgramOptions', and names of the policy that keep nothing
+  std::vector<std::string> notes;  // ProgramOptions'; names of the policy, rules of quantization without effect
   ir::Graph global;
   std::shared_ptr<const ir::Graph> local;         // what a PJRT device is given; scheduled is its fused form
   std::vector<passes::Sharding> params, outputs;  // of local's params and outputs

@@ -31,9 +31,10 @@ Type started(Type x, int64_t dim, int64_t size) {
   return x;
 }
 
-Status start_collective(const CpuCall& c, CollectiveCall::Kind kind, const Type& whole) {
+Status start_collective(const CpuCall& c, CollectiveCall::Kind kind, const Type& whole, bool maximum) {
   LIGNUM_CHECK(c.collectives != nullptr, "a collective without a transport");
   CollectiveCall call{.kind = kind,
+                      .maximum = maximum,
                       .dtype = whole.dtype,
                       .out_dtype = c.site.out[0].dtype,
                       .in = c.in[0],

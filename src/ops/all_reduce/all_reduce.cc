@@ -1,6 +1,10 @@
-// all_reduce: starts to add up the x of a group's ranks; every rank gets the sum, the same bits everywhere.
+// all_reduce: starts to add up the x of a group's ranks, or with fn="max" to find the largest of each
+// element; every rank gets the result, the same bits everywhere. A NaN is the largest.
 //   x of any shape -> async, like x; f32, bf16, i32
 // attributes: axis, group (all_gather/collective.h); dtype and sums as in reduce_scatter.
+#include <algorithm>
+#include <limits>
+
 #include "ops/all_gather/collective.h"
 
 namespace lignum::ops {
@@ -16,11 +20,19 @@ struct AllReduce {
     Type out = in[0];
     out.async = true;
     LIGNUM_ASSIGN_OR_RETURN(out.dtype, sum_dtype(in[0], attrs));
+    if (attrs.all().contains("fn")) {
+      LIGNUM_ASSIGN_OR_RETURN(const std::string fn, string_attr(attrs, "fn"));
+      if (fn != "max") return user_error("attribute fn=\"{}\": max is allowed; without fn it is a sum", fn);
+      LIGNUM_RETURN_IF_ERROR(expect_edge(in[0], "x"));
+      if (out.dtype != in[0].dtype)
+        return user_error("a maximum of {} is {}", dtype_name(in[0].dtype), dtype_name(in[0].dtype));
+    }
     return Types{std::move(out)};
   }
 
-  // Each rank's x is in every rank's sum.
+  // Each rank's x is in every rank's sum. A maximum comes after differentiation: it has no gradient.
   static Gradients grad(const GradCall& c) {
+    if (is_max(c.site)) return {std::nullopt};
     return {c.build.convert(run_collective(c.build, "all_reduce", c.cotangent(0),
                                            Attrs{{"axis", c.site.attrs.get<std::string>("axis")},
                                                  {"group", c.site.attrs.get<int64_t>("group")}}),
@@ -29,7 +41,7 @@ struct AllReduce {
 
   static ShardRule partition(const Site& s) {
     const auto f = factors(s.in[0].rank());
-    return {.in = {f}, .out = {f}, .linear = true};
+    return {.in = {f}, .out = {f}, .linear = !is_max(s)};
   }
 
   // A reduce-scatter and an all-gather.
@@ -44,14 +56,25 @@ struct AllReduce {
   static constexpr Primitive decompose{"communication"};
 
   static void reference(const RefGroupCall& c) {
-    for (const RefTensor* peer : c.peers)
-      for (size_t i = 0; i < c.out.data.size(); ++i) c.out.data[i] += peer->data[i];
+    const bool max = is_max(c.site);
+    if (max) std::fill(c.out.data.begin(), c.out.data.end(), -std::numeric_limits<double>::infinity());
+    for (const RefTensor* peer : c.peers) {
+      for (size_t i = 0; i < c.out.data.size(); ++i) {
+        double& y = c.out.data[i];
+        const double x = peer->data[i];
+        if (!max) {
+          y += x;
+        } else if (!(x <= y)) {  // a NaN stays
+          y = y != y ? y : x;
+        }
+      }
+    }
   }
 
   static int64_t workspace(const Site&, int) { return 0; }
 
   static Status cpu(const CpuCall& c) {
-    return start_collective(c, CollectiveCall::Kind::all_reduce, c.site.in[0]);
+    return start_collective(c, CollectiveCall::Kind::all_reduce, c.site.in[0], is_max(c.site));
   }
 
   static Buffers buffers(const Site& s) {
@@ -62,7 +85,7 @@ struct AllReduce {
     const std::string sum = c.out.fresh();
     c.out.line(fmt::format("{} = \"stablehlo.all_reduce\"({}) <{{replica_groups = {}}}> ({{", sum, c.in[0],
                            c.out.replica_groups(c.site.attrs.get<std::string>("axis"))));
-    emit_sum_region(c.out, c.site.in[0].dtype);
+    emit_region(c.out, c.site.in[0].dtype, is_max(c.site) ? "maximum" : "add");
     Type narrow = c.site.out[0];
     narrow.dtype = c.site.in[0].dtype;
     c.out.line(fmt::format("}}) : {} -> {}", mlir_types(c.site.in), mlir_type(narrow)));
@@ -80,9 +103,13 @@ struct AllReduce {
         collective_case("fewer_than_ranks", bf16, {3}, 4, {}),
         collective_case("wide_sum", bf16, {5, 7}, 2, {{"dtype", std::string("f32")}}),
         collective_case("integers", DType::i32, {9, 2}, 3, {}),
+        collective_case("maximum", bf16, {5, 7}, 3, {{"fn", std::string("max")}}),
         collective_case("bench", bf16, {4096, 1024}, 2, {}, true),
     };
   }
+
+ private:
+  static bool is_max(const Site& s) { return s.attrs.has<std::string>("fn"); }
 };
 
 }  // namespace

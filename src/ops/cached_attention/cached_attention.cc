@@ -16,7 +16,7 @@
 namespace lignum::ops {
 namespace {
 
-kernels::CachedAttention shape_of(const Site& s) {
+kernels::CachedAttention cached_shape_of(const Site& s) {
   const Dims &q = s.in[0].dims, &k = s.in[1].dims;
   return {.batch = q[0],
           .tokens = q[1],
@@ -70,7 +70,7 @@ struct CachedAttentionOp {
   // Where a row stands is not known before the step runs: a full cache is priced. One token reads it and does
   // next to nothing with it; many are work for the arithmetic.
   static Cost cost(const Site& s) {
-    const auto a = shape_of(s);
+    const auto a = cached_shape_of(s);
     Cost c = streaming_cost(s, 0);
     const int64_t seen = a.window > 0 ? std::min(a.window, a.capacity) : a.capacity;
     const double pairs = static_cast<double>(a.batch * a.heads * a.tokens) * static_cast<double>(seen);
@@ -85,7 +85,7 @@ struct CachedAttentionOp {
   }
 
   static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
-    const auto a = shape_of(s);
+    const auto a = cached_shape_of(s);
     const int64_t group = a.heads / a.kv_heads;
     Arith m(b);
     const Value q = b.reshape(in[0], {a.batch, a.tokens, a.kv_heads, group, a.dim});
@@ -111,7 +111,7 @@ struct CachedAttentionOp {
   }
 
   static void reference(const RefCall& c) {
-    const auto a = shape_of(c.site);
+    const auto a = cached_shape_of(c.site);
     const double scale = c.site.attrs.get<double>("scale"), cap = c.site.attrs.get_or<double>("softcap", 0.0);
     for (int64_t b = 0; b < a.batch; ++b) {
       const auto start = static_cast<int64_t>(c.in[3]->data[static_cast<size_t>(b)]);
@@ -144,11 +144,11 @@ struct CachedAttentionOp {
   }
 
   static int64_t workspace(const Site& s, int threads) {
-    return kernels::cached_attention_workspace(shape_of(s), threads);
+    return kernels::cached_attention_workspace(cached_shape_of(s), threads);
   }
 
   static Status cpu(const CpuCall& c) {
-    const auto a = shape_of(c.site);
+    const auto a = cached_shape_of(c.site);
     const auto* start = data_in<int32_t>(c, 3);
     const auto* count = data_in<int32_t>(c, 4);
     LIGNUM_RETURN_IF_ERROR(kernels::cached_attention_supported(a));

@@ -12,9 +12,7 @@ namespace {
 
 // The largest finite value of the 8-bit formats, where a conversion saturates.
 double saturation(DType d) {
-  if (d == DType::f8e4m3fn) return 448;
-  if (d == DType::f8e5m2) return 57344;
-  return std::numeric_limits<double>::infinity();
+  return is_float8(d) ? float8_largest(d) : std::numeric_limits<double>::infinity();
 }
 
 struct Convert {
@@ -28,6 +26,8 @@ struct Convert {
 
   static Gradients grad(const GradCall& c) {
     if (!dtype_is_float(c.site.in[0].dtype) || !dtype_is_float(c.site.out[0].dtype)) return {std::nullopt};
+    // An 8-bit float's gradient is as wide as the result's.
+    if (is_float8(c.site.in[0].dtype)) return {c.cotangent(0)};
     return {c.build.convert(c.cotangent(0), c.site.in[0].dtype)};
   }
 

@@ -85,7 +85,7 @@ struct EmbedGrad {
         "#stablehlo.scatter<update_window_dims = [{}], inserted_window_dims = [0], "
         "scatter_dims_to_operand_dims = [0], index_vector_dim = {}>, unique_indices = false}}> ({{",
         sums, zeros, c.in[1], dy, rank, rank));
-    emit_sum_region(c.out, DType::f32);
+    emit_region(c.out, DType::f32, "add");
     c.out.line(fmt::format("}}) : ({}, {}, {}) -> {}", wide_out, mlir_type(c.site.in[1]), wide_dy, wide_out));
     if (out_type != wide_out) {
       const std::string rounded = c.out.fresh();

@@ -78,7 +78,7 @@ struct ReduceScatter {
     c.out.line(fmt::format(
         "{} = \"stablehlo.reduce_scatter\"({}) <{{replica_groups = {}, scatter_dimension = {} : i64}}> ({{",
         shard, x, c.out.replica_groups(c.site.attrs.get<std::string>("axis")), dim));
-    emit_sum_region(c.out, whole.dtype);
+    emit_region(c.out, whole.dtype, "add");
     Type sum = c.site.out[0];
     sum.dtype = whole.dtype;
     c.out.line(fmt::format("}}) : ({}) -> {}", mlir_type(whole), mlir_type(sum)));

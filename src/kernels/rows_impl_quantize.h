@@ -1,0 +1,111 @@
+// Part of rows_impl.h: quantising to 8-bit floats by a scale for each tile.
+namespace lignum::kernels::LIGNUM_ROWS_ISA {
+namespace {
+
+// |x| as the bits of a float, which order as the magnitudes do; a NaN's are above infinity's.
+inline uint32_t magnitude(const float* p, int64_t i) {
+  return __builtin_bit_cast(uint32_t, p[i]) & 0x7fffffffu;
+}
+inline uint32_t magnitude(const bf16* p, int64_t i) {
+  return static_cast<uint32_t>(p[i].bits & 0x7fffu) << 16;
+}
+
+template <class T>
+uint32_t absmax(int64_t n, const void* xs) {
+  const T* x = typed<T>(xs);
+  uint32_t lane[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) {
+      const uint32_t m = magnitude(x, i + l);
+      lane[l] = m > lane[l] ? m : lane[l];
+    }
+  }
+  uint32_t largest = 0;
+  for (; i < n; ++i) {
+    const uint32_t m = magnitude(x, i);
+    largest = m > largest ? m : largest;
+  }
+  for (int l = 0; l < kLanes; ++l) largest = lane[l] > largest ? lane[l] : largest;
+  return largest;
+}
+
+template <class T>
+void absmax_columns(int64_t n, const void* xs, uint32_t* largest) {
+  const T* x = typed<T>(xs);
+  LIGNUM_IN_PLACE
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t m = magnitude(x, i);
+    largest[i] = m > largest[i] ? m : largest[i];
+  }
+}
+
+// The quotient as the tensor's type has it.
+inline float rounded(const float*, float x) { return x; }
+inline float rounded(const bf16*, float x) {
+  const uint32_t u = __builtin_bit_cast(uint32_t, x);
+  const uint32_t up = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+  return __builtin_bit_cast(float, x != x ? u : up);
+}
+
+template <class T, class F>
+void quantize(int64_t n, const void* xs, float scale, void* qs) {
+  const T* x = typed<T>(xs);
+  F* q = typed<F>(qs);
+  LIGNUM_IN_PLACE
+  for (int64_t i = 0; i < n; ++i) q[i] = float8_of<F>(rounded(x, load(x, i) / scale));
+}
+
+template <class T, class F>
+void quantize_columns(int64_t n, const void* xs, const void* scales, void* qs) {
+  const T* x = typed<T>(xs);
+  const T* scale = typed<T>(scales);
+  F* q = typed<F>(qs);
+  LIGNUM_IN_PLACE
+  for (int64_t i = 0; i < n; ++i) q[i] = float8_of<F>(rounded(x, load(x, i) / load(scale, i)));
+}
+
+template <class T>
+void scale_tiles(int64_t n, const void* xs, float scale, void* ys) {
+  const T* x = typed<T>(xs);
+  T* y = typed<T>(ys);
+  LIGNUM_IN_PLACE
+  for (int64_t i = 0; i < n; ++i) store(y, i, load(x, i) * scale);
+}
+
+template <class T>
+void scale_columns(int64_t n, const void* xs, const void* scales, void* ys) {
+  const T* x = typed<T>(xs);
+  const T* scale = typed<T>(scales);
+  T* y = typed<T>(ys);
+  LIGNUM_IN_PLACE
+  for (int64_t i = 0; i < n; ++i) store(y, i, load(x, i) * load(scale, i));
+}
+
+template <class T>
+void clip_gradient(int64_t n, const void* gs, const void* xs, float bound, void* outs) {
+  const T* g = typed<T>(gs);
+  const T* x = typed<T>(xs);
+  T* out = typed<T>(outs);
+  LIGNUM_IN_PLACE
+  for (int64_t i = 0; i < n; ++i) {
+    const float y = load(g, i);
+    store(out, i, __builtin_fabsf(load(x, i)) <= bound ? y : 0.0f);
+  }
+}
+
+template <class T>
+void clip_gradient_columns(int64_t n, const void* gs, const void* xs, const void* bounds, void* outs) {
+  const T* g = typed<T>(gs);
+  const T* x = typed<T>(xs);
+  const T* bound = typed<T>(bounds);
+  T* out = typed<T>(outs);
+  LIGNUM_IN_PLACE
+  for (int64_t i = 0; i < n; ++i) {
+    const float y = load(g, i);
+    store(out, i, __builtin_fabsf(load(x, i)) <= load(bound, i) ? y : 0.0f);
+  }
+}
+
+}  // namespace
+}  // namespace lignum::kernels::LIGNUM_ROWS_ISA

@@ -1,0 +1,42 @@
+// Nodes that quantise a tensor: its statistic, the scale of that, and the quotient in an 8-bit format.
+// Methods and numbers are Qwix's.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ops/op.h"
+
+namespace lignum::ops {
+
+// How far a tensor's magnitudes reach, which is what fills the format:
+//   absmax[,k]   k times the largest (k = 1 without it)
+//   rms,k        k times the root of the mean square
+//   fixed,m      m, of the whole tensor, whatever it holds (also as fixed,-m,m)
+struct Calibration {
+  enum class Method : uint8_t { absmax, rms, fixed } method = Method::absmax;
+  double factor = 1;  // k or m
+
+  // Some magnitudes may lie outside: they are clipped, and have no gradient.
+  bool clips() const { return method != Method::absmax || factor < 1; }
+  // A tensor c times as large has a bound c times as large.
+  bool follows_scale() const { return method != Method::fixed; }
+  std::string text() const;  // as parse_calibration takes it
+};
+// A user error that says what is allowed. minmax is Qwix's for integers: an 8-bit float has no zero point.
+Result<Calibration> parse_calibration(std::string_view text);
+
+// Which dims of a tensor have scales of their own: dims of the scales, 1 where one is shared.
+struct Quantised {
+  Value q, scale;
+};
+// x in `format` (an 8-bit float) with scales of those dims; all 1 where the method is fixed. Scales carry the
+// remat name kScaleName, the quotient `name`.
+Quantised quantised(Builder&, Value x, DType format, const Calibration&, std::vector<int64_t> scale_dims,
+                    std::string name);
+
+// Scales are small, and to make one again takes a pass over its tensor (and between ranks an all_reduce):
+// remat keeps them under every policy.
+inline constexpr std::string_view kScaleName = "quantization_scale";
+
+}  // namespace lignum::ops
