@@ -302,6 +302,29 @@ TEST_P(Parity, FoundScalesLeaveTheBitsToRanksAndRemat) {
   }
 }
 
+// A norm whose scale is zero gives every dot behind it zeros: their scale is 1, and all stays finite.
+TEST(Quantisation, ZeroActivationsAreNoFault) {
+  for (const bool per_tensor : {false, true}) {
+    const plan::ProgramOptions o =
+        options_of({.dtype = DType::bf16, .fp8 = "absmax absmax absmax", .per_tensor = per_tensor});
+    const Outcome out = run(o, 2, [&](exec::Executor& e, const RankShards& shards, int32_t step) {
+      if (step == 0) {
+        init_parameters(o.model, shards, e, 7);
+        const auto parameters = models::parameters(o.model);
+        for (size_t p = 0; p < parameters.size(); ++p)
+          if (parameters[p].pattern.ends_with("post_attention_layernorm.weight"))
+            std::fill_n(reinterpret_cast<float*>(e.param(static_cast<int64_t>(p))),
+                        o.model.layers * o.model.hidden, 0.0F);
+      }
+      put_step(e, step);
+      fill_batch(e, 0, kRows);
+    });
+    for (const float loss : out.losses) EXPECT_TRUE(std::isfinite(loss));
+    for (const auto& weights : out.parameters)
+      EXPECT_TRUE(std::all_of(weights.begin(), weights.end(), [](float w) { return std::isfinite(w); }));
+  }
+}
+
 // Bytes that a rank gets by gathers of a graph and its bodies, each as often as it runs.
 double gathered_bytes(const ir::Graph& g) {
   double bytes = 0;

@@ -87,7 +87,7 @@ TEST(Config, KeysOfMaxTextThatAreNotImplemented) {
       "grad_dtype: float32\nquantization: ''\nmu_dtype:\nvllm_hf_overrides: {}\nrope_type: default\n"
       "muon_consistent_rms: null\nmscale: 1\n");
   ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config->notes().size(), 9);
+  EXPECT_EQ(config->notes().size(), 8);
   EXPECT_EQ(config->notes()[0],
             "use_iota_embed is not implemented; its value is MaxText's default and has no effect");
   EXPECT_NE(error_of(of_yaml("mlp_activations: [gelu]")).find("c.yml:1: MaxText's key 'mlp_activations'"),

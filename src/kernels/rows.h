@@ -191,12 +191,13 @@ class RowKernels {
   // absmax_workspace bytes, aligned to 4.
   void absmax(const Tiles&, In x, Out y, void* workspace, Parallel&) const;
   static int64_t absmax_workspace(const Tiles&, int threads);
-  // q = x / scale, rounded to x's type, clipped to q's finite range, then to nearest even; NaN is kept. scale
-  // has x's type; q is E4M3 or E5M2.
+  // q = x / scale, x and the quotient rounded to scale's type, then clipped to q's finite range and rounded
+  // to nearest even; NaN is kept. scale has x's type, or is bf16 where x is f32; q is E4M3 or E5M2.
   void quantize(const Tiles&, In x, In scale, Out q, Parallel&) const;
   // y = x * scale. All of one edge type. In place.
   void scale_tiles(const Tiles&, In x, In scale, Out y, Parallel&) const;
-  // out = g where |x| <= bound, else 0. All of one edge type; g, x and out of the tensor's dims. In place.
+  // out = g where |x| <= bound, else 0. g and out of one edge type, x and bound of one; g, x and out of the
+  // tensor's dims. In place over g.
   void clip_gradient(const Tiles&, In g, In x, In bound, Out out, Parallel&) const;
 
   // Per row: lse = log(sum(exp(logits))), loss = lse - logits[label], 0 where label = kIgnoredLabel. loss_sum

@@ -40,29 +40,31 @@ void absmax_columns(int64_t n, const void* xs, uint32_t* largest) {
   }
 }
 
-// The quotient as the tensor's type has it.
-inline float rounded(const float*, float x) { return x; }
-inline float rounded(const bf16*, float x) {
+// A number as T has it.
+template <class T>
+inline float rounded(float x) {
+  if constexpr (sizeof(T) == sizeof(float)) return x;
   const uint32_t u = __builtin_bit_cast(uint32_t, x);
   const uint32_t up = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
   return __builtin_bit_cast(float, x != x ? u : up);
 }
 
-template <class T, class F>
+// S: the scale's type, which x is rounded to first, and the quotient.
+template <class T, class S, class F>
 void quantize(int64_t n, const void* xs, float scale, void* qs) {
   const T* x = typed<T>(xs);
   F* q = typed<F>(qs);
   LIGNUM_IN_PLACE
-  for (int64_t i = 0; i < n; ++i) q[i] = float8_of<F>(rounded(x, load(x, i) / scale));
+  for (int64_t i = 0; i < n; ++i) q[i] = float8_of<F>(rounded<S>(rounded<S>(load(x, i)) / scale));
 }
 
-template <class T, class F>
+template <class T, class S, class F>
 void quantize_columns(int64_t n, const void* xs, const void* scales, void* qs) {
   const T* x = typed<T>(xs);
-  const T* scale = typed<T>(scales);
+  const S* scale = typed<S>(scales);
   F* q = typed<F>(qs);
   LIGNUM_IN_PLACE
-  for (int64_t i = 0; i < n; ++i) q[i] = float8_of<F>(rounded(x, load(x, i) / load(scale, i)));
+  for (int64_t i = 0; i < n; ++i) q[i] = float8_of<F>(rounded<S>(rounded<S>(load(x, i)) / load(scale, i)));
 }
 
 template <class T>
@@ -82,11 +84,11 @@ void scale_columns(int64_t n, const void* xs, const void* scales, void* ys) {
   for (int64_t i = 0; i < n; ++i) store(y, i, load(x, i) * load(scale, i));
 }
 
-template <class T>
+template <class G, class T>
 void clip_gradient(int64_t n, const void* gs, const void* xs, float bound, void* outs) {
-  const T* g = typed<T>(gs);
+  const G* g = typed<G>(gs);
   const T* x = typed<T>(xs);
-  T* out = typed<T>(outs);
+  G* out = typed<G>(outs);
   LIGNUM_IN_PLACE
   for (int64_t i = 0; i < n; ++i) {
     const float y = load(g, i);
@@ -94,18 +96,31 @@ void clip_gradient(int64_t n, const void* gs, const void* xs, float bound, void*
   }
 }
 
-template <class T>
+template <class G, class T>
 void clip_gradient_columns(int64_t n, const void* gs, const void* xs, const void* bounds, void* outs) {
-  const T* g = typed<T>(gs);
+  const G* g = typed<G>(gs);
   const T* x = typed<T>(xs);
   const T* bound = typed<T>(bounds);
-  T* out = typed<T>(outs);
+  G* out = typed<G>(outs);
   LIGNUM_IN_PLACE
   for (int64_t i = 0; i < n; ++i) {
     const float y = load(g, i);
     store(out, i, __builtin_fabsf(load(x, i)) <= load(bound, i) ? y : 0.0f);
   }
 }
+
+// In the order of QuantizeIndex.
+#define LIGNUM_QUANTIZE_TABLE(loop)                                                                         \
+  {                                                                                                         \
+    {loop<float, float, E4m3>, loop<float, float, E5m2>}, {loop<bf16, bf16, E4m3>, loop<bf16, bf16, E5m2>}, \
+    {                                                                                                       \
+      loop<float, bf16, E4m3>, loop<float, bf16, E5m2>                                                      \
+    }                                                                                                       \
+  }
+#define LIGNUM_CLIP_TABLE(loop)                                                      \
+  {                                                                                  \
+    {loop<float, float>, loop<float, bf16>}, { loop<bf16, float>, loop<bf16, bf16> } \
+  }
 
 }  // namespace
 }  // namespace lignum::kernels::LIGNUM_ROWS_ISA

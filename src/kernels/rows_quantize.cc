@@ -150,11 +150,13 @@ void RowKernels::absmax(const Tiles& tiles, In x, Out y, void* workspace, Parall
 
 void RowKernels::quantize(const Tiles& tiles, In x, In scale, Out q, Parallel& parallel) const {
   const Grid grid(tiles);
-  LIGNUM_CHECK(scale.type == x.type && (q.type == DType::f8e4m3fn || q.type == DType::f8e5m2),
-               "quantising {} by {} to {}", dtype_name(x.type), dtype_name(scale.type), dtype_name(q.type));
+  const bool narrows = x.type == DType::f32 && scale.type == DType::bf16;
+  LIGNUM_CHECK((scale.type == x.type || narrows) && is_float8(q.type), "quantising {} by {} to {}",
+               dtype_name(x.type), dtype_name(scale.type), dtype_name(q.type));
+  const int way = narrows ? kF32ByBf16 : edge_of(x.type) == kF32 ? kByF32 : kByBf16;
   const int format = q.type == DType::f8e4m3fn ? 0 : 1;
-  const auto whole = table_.quantize[edge_of(x.type)][format];
-  const auto columns = table_.quantize_columns[edge_of(x.type)][format];
+  const auto whole = table_.quantize[way][format];
+  const auto columns = table_.quantize_columns[way][format];
   grid.run(parallel, [&](int, int64_t element, int64_t count, int64_t at) {
     if (grid.tile == 1) {
       columns(count, from(x, element), from(scale, at), from(q, element));
@@ -181,10 +183,10 @@ void RowKernels::scale_tiles(const Tiles& tiles, In x, In scale, Out y, Parallel
 
 void RowKernels::clip_gradient(const Tiles& tiles, In g, In x, In bound, Out out, Parallel& parallel) const {
   const Grid grid(tiles);
-  LIGNUM_CHECK(g.type == x.type && bound.type == x.type && out.type == x.type,
-               "a gradient of {} clipped as {}", dtype_name(g.type), dtype_name(x.type));
-  const auto whole = table_.clip_gradient[edge_of(x.type)];
-  const auto columns = table_.clip_gradient_columns[edge_of(x.type)];
+  LIGNUM_CHECK(bound.type == x.type && out.type == g.type, "a gradient of {} clipped as {} by {} to {}",
+               dtype_name(g.type), dtype_name(x.type), dtype_name(bound.type), dtype_name(out.type));
+  const auto whole = table_.clip_gradient[edge_of(g.type)][edge_of(x.type)];
+  const auto columns = table_.clip_gradient_columns[edge_of(g.type)][edge_of(x.type)];
   grid.run(parallel, [&](int, int64_t element, int64_t count, int64_t at) {
     if (grid.tile == 1) {
       columns(count, from(g, element), from(x, element), from(bound, at), from(out, element));

@@ -10,6 +10,8 @@ namespace lignum::kernels {
 enum EdgeIndex { kF32 = 0, kBf16 = 1, kI32 = 2 };                     // columns of `elementwise`
 enum ConvertIndex { kFloat = 0, kBfloat = 1, kE4m3 = 2, kE5m2 = 3 };  // columns of `convert`
 
+enum QuantizeIndex { kByF32 = 0, kByBf16 = 1, kF32ByBf16 = 2 };  // x, and its scale if of another type
+
 inline constexpr int kElementwiseCount = 23;
 // Columns that sum_rows takes in one call.
 inline constexpr int64_t kSumColumns = 512;
@@ -74,13 +76,14 @@ struct RowTable {
   // The largest magnitude of n elements, as the bits of a float; or of each with what `largest` has.
   uint32_t (*absmax[2])(int64_t n, const void* x);
   void (*absmax_columns[2])(int64_t n, const void* x, uint32_t* largest);
-  // [x][E4M3 or E5M2]; n elements by one scale, or by one each, of x's type.
-  void (*quantize[2][2])(int64_t n, const void* x, float scale, void* q);
-  void (*quantize_columns[2][2])(int64_t n, const void* x, const void* scale, void* q);
+  // [QuantizeIndex][E4M3 or E5M2]; n elements by one scale, or by one each.
+  void (*quantize[3][2])(int64_t n, const void* x, float scale, void* q);
+  void (*quantize_columns[3][2])(int64_t n, const void* x, const void* scale, void* q);
   void (*scale_tiles[2])(int64_t n, const void* x, float scale, void* y);
   void (*scale_columns[2])(int64_t n, const void* x, const void* scale, void* y);
-  void (*clip_gradient[2])(int64_t n, const void* g, const void* x, float bound, void* out);
-  void (*clip_gradient_columns[2])(int64_t n, const void* g, const void* x, const void* bound, void* out);
+  // [g][x]
+  void (*clip_gradient[2][2])(int64_t n, const void* g, const void* x, float bound, void* out);
+  void (*clip_gradient_columns[2][2])(int64_t n, const void* g, const void* x, const void* bound, void* out);
 
   // [x][bias]
   void (*add_bias[2][2])(int64_t begin, int64_t end, int64_t d, const void* x, const void* bias, void* y);

@@ -178,7 +178,8 @@ TEST_P(CollectiveTest, GradientIsTheAdjoint) {
   const std::vector<std::optional<Value>> cotangents = {w};
   const Gradients gradients = gradient(op(), GradCall{build, s.site, inputs, started, cotangents});
   ASSERT_EQ(gradients.size(), 1u);
-  ASSERT_TRUE(gradients[0].has_value());
+  ASSERT_EQ(gradients[0].has_value(), !s.attrs.has<std::string>("fn"));  // a maximum has none
+  if (!gradients[0]) return;
   graph.output("y", build.add("await", {started[0]}));
   graph.output("dx", *gradients[0]);
   ASSERT_TRUE(verify(graph).ok()) << verify(graph).message();

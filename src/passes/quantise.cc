@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <regex>
 
 #include "ops/op.h"
@@ -51,25 +52,28 @@ class Quantiser {
     b.origin = node.origin;
     std::vector<Value> operands, scales;
     for (size_t i = 0; i < 2; ++i) {
-      const bool weight = is_weight(to, inputs[i], carries);
-      const auto& dtype = weight ? rule.weight_dtype : rule.act_dtype;
-      const ir::Type& type = to.type(inputs[i]);
+      const std::optional<Value> weight = parameter(to, inputs[i], carries);
+      const auto& format = weight ? rule.weight_dtype : rule.act_dtype;
+      const DType as = to.type(inputs[i]).dtype;
       const Node& producer = to.node(inputs[i]);
       b.tag = producer.kind == "param" ? node.tag : producer.tag;
       b.tag.name.clear();
-      Dims dims(type.dims.size(), 1);
-      if (!dtype) {
+      Dims dims(to.type(inputs[i]).dims.size(), 1);
+      if (!format) {
         operands.push_back(inputs[i]);
-        scales.push_back(b.constant(type.dtype, dims, 1));
+        scales.push_back(b.constant(as, dims, 1));
         continue;
       }
       if (rule.channelwise) {
-        dims = type.dims;
+        dims = to.type(inputs[i]).dims;
         for (const int64_t d : node.attrs.get<Dims>(i == 0 ? "contract_a" : "contract_b"))
           dims[static_cast<size_t>(d)] = 1;
       }
-      const ops::Quantised q = ops::quantised(b, inputs[i], *dtype, weight ? rule.weight : rule.act,
-                                              std::move(dims), weight ? "" : "quantization");
+      // A parameter is quantised from its master, as if it were cast first: its gradient is masked in f32,
+      // after the sum over ranks.
+      const ops::Quantised q =
+          ops::quantised(b, weight.value_or(inputs[i]), as, *format, weight ? rule.weight : rule.act,
+                         std::move(dims), weight ? "" : "quantization");
       operands.push_back(q.q);
       scales.push_back(q.scale);
     }
@@ -82,11 +86,12 @@ class Quantiser {
     return b.add("scaled_matmul", {operands[0], operands[1], scales[0], scales[1]}, std::move(attrs));
   }
 
-  // A parameter, as it is or cast.
-  static bool is_weight(const Graph& g, Value v, int64_t carries) {
+  // The parameter that v is, as it is or cast.
+  static std::optional<Value> parameter(const Graph& g, Value v, int64_t carries) {
     while (g.node(v).kind == "convert") v = g.node(v).inputs[0];
     const auto at = std::find(g.params().begin(), g.params().end(), v.node);
-    return at != g.params().end() && at - g.params().begin() >= carries;
+    if (at == g.params().end() || at - g.params().begin() < carries) return std::nullopt;
+    return v;
   }
 
   const std::vector<Rule>& rules_;
@@ -106,9 +111,8 @@ Result<Quantised> quantise(const Graph& forward, const std::vector<QuantizationR
           r.module_path);
     try {
       compiled.push_back({r, std::regex(r.module_path, std::regex::ECMAScript | std::regex::optimize)});
-    } catch (const std::regex_error& e) {
-      return user_error("module_path '{}' of a quantization rule is not a regular expression: {}",
-                        r.module_path, e.what());
+    } catch (const std::regex_error&) {
+      return user_error("module_path '{}' of a quantization rule is not a regular expression", r.module_path);
     }
   }
   Quantised out;

@@ -77,7 +77,8 @@ class Scheduler {
     const Value from = view_root(g_, g_.node(g_.node(id).inputs[0]).inputs[0]);
     return g_.node(from).kind != "param" && first_reader({id, 0}) == order_.size();
   }
-  // Gathers that need the layer's weights alone, and what leads to them.
+  // Gathers that need the layer's weights alone, and what leads to them: for a weight that is quantised by a
+  // scale which the ranks find together, that collective too, and its await.
   void find_shifted() {
     if (scan_ == nullptr) return;
     for (int32_t id = 0; id < static_cast<int32_t>(g_.nodes().size()); ++id) {
@@ -90,16 +91,14 @@ class Scheduler {
   }
   bool weights_cone(int32_t id, std::set<int32_t>& cone) {
     for (Value v : g_.node(id).inputs) {
-      for (int in = view_input(g_, v); in >= 0; in = view_input(g_, v)) {
-        if (g_.node(v).kind == "await") return false;
+      for (int in = view_input(g_, v); in >= 0 && g_.node(v).kind != "await"; in = view_input(g_, v))
         v = g_.node(v).inputs[static_cast<size_t>(in)];
-      }
       const Node& n = g_.node(v);
       if (n.kind == "param") {
         if (std::find(g_.params().begin(), g_.params().begin() + scan_->carry, v.node) !=
             g_.params().begin() + scan_->carry)
           return false;
-      } else if (n.kind == "scan" || starts(n) || !weights_cone(v.node, cone)) {
+      } else if (n.kind == "scan" || !weights_cone(v.node, cone)) {
         return false;
       }
     }

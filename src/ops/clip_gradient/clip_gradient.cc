@@ -1,5 +1,5 @@
 // clip_gradient: g where |x| <= bound, each tile by its own (quantize/tiles.h), else 0: what passes back
-// through a quantisation that clips x. g, x and bound of one dtype, f32 or bf16.
+// through a quantisation that clips x. x and bound of one dtype, f32 or bf16; g too, or of the other one.
 #include <cmath>
 
 #include "ops/quantize/tiles.h"
@@ -13,7 +13,8 @@ struct ClipGradient {
   static Result<Types> infer(std::span<const Type> in, const Attrs&) {
     LIGNUM_RETURN_IF_ERROR(expect_inputs(in, 3));
     LIGNUM_RETURN_IF_ERROR(expect_edge(in[0], "g"));
-    LIGNUM_RETURN_IF_ERROR(expect_like(in[1], "x", in[0], "g"));
+    LIGNUM_RETURN_IF_ERROR(expect_edge(in[1], "x"));
+    LIGNUM_RETURN_IF_ERROR(expect_dims(in[1], "x", in[0].dims, "those of g"));
     LIGNUM_RETURN_IF_ERROR(expect_scale(in[1], in[2], "bound", in[1].dtype));
     Type out = in[0];
     if (out.names.empty()) out.names = in[1].names;
@@ -64,15 +65,16 @@ struct ClipGradient {
   static constexpr ByDecomposition emit{};
 
   static std::vector<Case> cases() {
-    const auto make = [](std::string name, DType dtype, Dims x, Dims bound) {
+    const auto make = [](std::string name, DType dtype, Dims x, Dims bound, DType of_x) {
       return Case{
-          std::move(name), {tensor(dtype, x), tensor(dtype, x), tensor(dtype, bound, Fill::positive)}, {}};
+          std::move(name), {tensor(dtype, x), tensor(of_x, x), tensor(of_x, bound, Fill::positive)}, {}};
     };
+    constexpr DType f32 = DType::f32, bf16 = DType::bf16;
     std::vector<Case> cases = {
-        make("tensor", DType::bf16, {4, 6, 37}, {1, 1, 1}), make("rows", DType::f32, {4, 6, 37}, {4, 6, 1}),
-        make("columns", DType::f32, {6, 38}, {1, 38}),      make("tiles", DType::bf16, {4, 256}, {4, 2}),
-        make("one_row", DType::f32, {1, 64}, {1, 1}),       make("empty", DType::f32, {0, 5}, {1, 5}),
-        make("bench", DType::bf16, {2048, 4096}, {1, 1})};
+        make("tensor", bf16, {4, 6, 37}, {1, 1, 1}, bf16), make("rows", f32, {4, 6, 37}, {4, 6, 1}, f32),
+        make("columns", f32, {6, 38}, {1, 38}, bf16),      make("tiles", bf16, {4, 256}, {4, 2}, f32),
+        make("one_row", f32, {1, 64}, {1, 1}, bf16),       make("empty", f32, {0, 5}, {1, 5}, f32),
+        make("bench", bf16, {2048, 4096}, {1, 1}, bf16)};
     cases.back().bench = true;
     return cases;
   }

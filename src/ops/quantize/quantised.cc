@@ -63,18 +63,18 @@ Result<Calibration> parse_calibration(std::string_view text) {
                      numbers.empty() ? 1 : numbers[0]};
 }
 
-Quantised quantised(Builder& b, Value x, DType format, const Calibration& calibration, Dims scale_dims,
-                    std::string name) {
+Quantised quantised(Builder& b, Value x, DType as, DType format, const Calibration& calibration,
+                    Dims scale_dims, std::string name) {
   const Type type = b.type(x);
   const std::string dtype(dtype_name(format));
   const std::string outer = b.tag.name;
   Value bound, scale;
   if (calibration.method == Calibration::Method::fixed) {
     scale_dims.assign(type.dims.size(), 1);
-    const double m = rounded(type.dtype, calibration.factor);
-    const double s = rounded(type.dtype, m / float8_largest(format));
-    bound = b.constant(type.dtype, scale_dims, m);
-    scale = b.constant(type.dtype, scale_dims, s < 0x1p-63 ? 1 : s);
+    const double m = rounded(as, calibration.factor);
+    const double s = rounded(as, m / float8_largest(format));
+    bound = b.constant(as, scale_dims, m);
+    scale = b.constant(as, scale_dims, s < 0x1p-63 ? 1 : s);
   } else {
     b.tag.name = kScaleName;
     if (calibration.method == Calibration::Method::rms) {
@@ -87,16 +87,17 @@ Quantised quantised(Builder& b, Value x, DType format, const Calibration& calibr
         reduced.push_back(static_cast<int64_t>(d));
         count *= static_cast<double>(type.dims[d]);
       }
-      const Value wide = b.convert(x, DType::f32);
+      const Value wide = b.convert(b.convert(x, as), DType::f32);
       const Value sum = b.reshape(b.reduce("sum", b.elementwise("mul", {wide, wide}), reduced), scale_dims);
       const Value mean =
           b.elementwise("div", {sum, b.constant(DType::f32, scale_dims, std::max(count, 1.0))});
-      bound = b.convert(b.elementwise("sqrt", {mean}), type.dtype);
+      bound = b.convert(b.elementwise("sqrt", {mean}), as);
     } else {
-      bound = b.add("absmax", {x}, {{"dims", scale_dims}});
+      // Rounding is monotonic: the largest of what is rounded is the largest, rounded.
+      bound = b.convert(b.add("absmax", {x}, {{"dims", scale_dims}}), as);
     }
     if (calibration.factor != 1)
-      bound = b.elementwise("mul", {bound, b.constant(type.dtype, scale_dims, calibration.factor)});
+      bound = b.elementwise("mul", {bound, b.constant(as, scale_dims, calibration.factor)});
     scale = b.add("quantization_scale", {bound}, {{"dtype", dtype}});
   }
   b.tag.name = std::move(name);

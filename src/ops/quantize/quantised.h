@@ -30,10 +30,11 @@ Result<Calibration> parse_calibration(std::string_view text);
 struct Quantised {
   Value q, scale;
 };
-// x in `format` (an 8-bit float) with scales of those dims; all 1 where the method is fixed. Scales carry the
-// remat name kScaleName, the quotient `name`.
-Quantised quantised(Builder&, Value x, DType format, const Calibration&, std::vector<int64_t> scale_dims,
-                    std::string name);
+// x in `format` (an 8-bit float) with scales of those dims; all 1 where the method is fixed. `as`: the dtype
+// of the scales, x's, or bf16 for an f32 that is to be quantised as if it were bf16. Scales carry the remat
+// name kScaleName, the quotient `name`.
+Quantised quantised(Builder&, Value x, DType as, DType format, const Calibration&,
+                    std::vector<int64_t> scale_dims, std::string name);
 
 // Scales are small, and to make one again takes a pass over its tensor (and between ranks an all_reduce):
 // remat keeps them under every policy.

@@ -1,7 +1,8 @@
-// quantize {dtype, clips}: x / scale, each tile by its own (tiles.h), rounded to x's dtype, clipped to the
-// finite range of the 8-bit format dtype and rounded to nearest even; NaN is kept. With clips=true a third
-// input is the bound of |x| that the scale was made of: what lies outside has no gradient. The gradient of
-// the result is that of what it stands for, result * scale, and passes straight through.
+// quantize {dtype, clips}: x / scale, each tile by its own (tiles.h), x and the quotient rounded to scale's
+// dtype (x's, or bf16 where x is f32), then clipped to the finite range of the 8-bit format dtype and rounded
+// to nearest even; NaN is kept. With clips=true a third input is the bound of |x| that the scale was made of:
+// what lies outside has no gradient. The gradient of the result is that of what it stands for, result *
+// scale, in scale's dtype, and passes straight through.
 #include "ops/quantize/tiles.h"
 
 namespace lignum::ops {
@@ -18,7 +19,8 @@ struct Quantize {
     }
     LIGNUM_RETURN_IF_ERROR(expect_inputs(in, clips ? 3 : 2));
     LIGNUM_RETURN_IF_ERROR(expect_edge(in[0], "x"));
-    LIGNUM_RETURN_IF_ERROR(expect_scale(in[0], in[1], "scale", in[0].dtype));
+    const bool narrows = in[0].dtype == DType::f32 && in[1].dtype == DType::bf16;
+    LIGNUM_RETURN_IF_ERROR(expect_scale(in[0], in[1], "scale", narrows ? DType::bf16 : in[0].dtype));
     if (clips) LIGNUM_RETURN_IF_ERROR(expect_like(in[2], "bound", in[1], "scale"));
     LIGNUM_ASSIGN_OR_RETURN(const DType dtype, dtype_attr(attrs, "dtype"));
     LIGNUM_RETURN_IF_ERROR(
@@ -29,7 +31,11 @@ struct Quantize {
   static Gradients grad(const GradCall& c) {
     Gradients none(c.inputs.size());
     const Value dx = c.build.convert(c.cotangent(0), c.site.in[0].dtype);
-    none[0] = c.inputs.size() == 3 ? c.build.add("clip_gradient", {dx, c.inputs[0], c.inputs[2]}) : dx;
+    none[0] = dx;
+    if (c.inputs.size() == 3) {
+      const Value x = c.build.convert(c.inputs[0], c.site.in[1].dtype);
+      none[0] = c.build.add("clip_gradient", {dx, x, c.inputs[2]});
+    }
     return none;
   }
 
@@ -44,12 +50,13 @@ struct Quantize {
 
   static Cost cost(const Site& s) {
     Cost c = streaming_cost(s);
-    c.inner = s.in[0].dtype;
+    c.inner = s.in[1].dtype;
     return c;
   }
 
   static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
-    const Value quotient = Arith(b).div(in[0], spread(b, in[1], s.in[0].dims));
+    const Value x = b.convert(in[0], s.in[1].dtype);
+    const Value quotient = Arith(b).div(x, spread(b, in[1], s.in[0].dims));
     return {b.convert(quotient, s.out[0].dtype)};
   }
 
@@ -77,9 +84,10 @@ struct Quantize {
 
   static std::vector<Case> cases() {
     const auto make = [](std::string name, DType dtype, Dims x, Dims scale, DType format, double size,
-                         bool clips = false) {
+                         bool clips = false, bool narrows = false) {
       Case c{std::move(name), {tensor(dtype, std::move(x), Fill::normal, size)}, {}};
-      for (int i = 0; i < (clips ? 2 : 1); ++i) c.in.push_back(tensor(dtype, scale, Fill::positive));
+      for (int i = 0; i < (clips ? 2 : 1); ++i)
+        c.in.push_back(tensor(narrows ? DType::bf16 : dtype, scale, Fill::positive));
       c.attrs.set("dtype", std::string(dtype_name(format)));
       if (clips) c.attrs.set("clips", true);
       return c;
@@ -92,6 +100,8 @@ struct Quantize {
         make("tiles", DType::f32, {4, 256}, {4, 2}, e5m2, 1),
         make("blocks", DType::bf16, {256, 384}, {2, 3}, e4m3, 10),
         make("clips", DType::bf16, {5, 18}, {1, 1}, e4m3, 1, true),
+        make("master", DType::f32, {6, 38}, {6, 1}, e4m3, 1, true, true),
+        make("master_columns", DType::f32, {6, 38}, {1, 38}, e5m2, 1, false, true),
         make("one_row", DType::f32, {1, 64}, {1, 1}, e4m3, 0.01),
         make("empty", DType::f32, {0, 5}, {1, 5}, e4m3, 1),
         make("bench", DType::bf16, {2048, 4096}, {1, 1}, e4m3, 100),

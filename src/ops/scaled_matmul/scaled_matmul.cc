@@ -181,8 +181,8 @@ struct ScaledMatmul {
         dims = b.type(dy).dims;
         for (const int64_t d : p.dy_dims) dims[static_cast<size_t>(d)] = 1;
       }
-      q = quantised(b, dy, *dtype_from_name(c.site.attrs.get<std::string>("bwd_dtype")), *calibration, dims,
-                    "");
+      q = quantised(b, dy, dtype, *dtype_from_name(c.site.attrs.get<std::string>("bwd_dtype")), *calibration,
+                    dims, "");
     } else {
       q.scale = b.constant(dtype, Dims(b.type(dy).dims.size(), 1), 1);
     }
