@@ -109,29 +109,26 @@ TEST_F(OnCpu, Bf16GradientsOfOneRank) {
 // 8-bit dots are held to the same bound, with every 8-bit edge rounded as well. Two ranks find the scales of
 // weights, activations and gradients together, natively and through XLA.
 TEST_F(OnCpu, Fp8GradientsOfTwoFsdpRanks) {
-  for (const bool channelwise : {true, false}) {
-    const auto options = [&](const passes::Mesh& mesh) {
-      plan::ProgramOptions o = tiny_step(mesh, plan::Outputs::grads, channelwise ? "full" : "minimal");
-      o.shape.dtype = DType::bf16;
-      passes::QuantizationRule rule{.module_path = "decoder/.*layers.*", .channelwise = channelwise};
-      rule.weight_dtype = rule.act_dtype = DType::f8e4m3fn;
-      rule.bwd_dtype = DType::f8e5m2;
-      if (!channelwise) rule.act = ops::parse_calibration("absmax,0.8").value();
-      o.quantization = {rule};
-      return o;
-    };
-    ASSERT_VALUE(alone, make_step(options(kOne)));
-    ASSERT_VALUE(one, run_native(alone));
-    ASSERT_VALUE(step, make_step(options(kFsdp2)));
-    ASSERT_VALUE(native, run_native(step));
-    ASSERT_VALUE(loaded, load(step, train::print_options(kFsdp2)));
-    ASSERT_VALUE(xla, run_loaded(loaded, params_of(native)));
-    const auto exact = interpreted(alone, one[0].params, {});
-    const auto rounded = interpreted(alone, one[0].params, {.round_edges = true, .round_f32 = false});
-    ASSERT_OK(compare_rounded(exact, rounded, assemble(alone, outputs_of(one)), 0x1p-4));
-    ASSERT_OK(compare_rounded(exact, rounded, assemble(step, outputs_of(native)), 0x1p-4));
-    ASSERT_OK(compare_rounded(exact, rounded, assemble(step, xla), 0x1p-4));
-  }
+  const auto options = [&](const passes::Mesh& mesh) {
+    plan::ProgramOptions o = tiny_step(mesh, plan::Outputs::grads);
+    o.shape.dtype = DType::bf16;
+    passes::QuantizationRule rule{.module_path = "decoder/.*layers.*"};
+    rule.weight_dtype = rule.act_dtype = DType::f8e4m3fn;
+    rule.bwd_dtype = DType::f8e5m2;
+    rule.act = ops::parse_calibration("absmax,0.8").value();
+    o.quantization = {rule};
+    return o;
+  };
+  ASSERT_VALUE(alone, make_step(options(kOne)));
+  ASSERT_VALUE(one, run_native(alone));
+  ASSERT_VALUE(step, make_step(options(kFsdp2)));
+  ASSERT_VALUE(native, run_native(step));
+  ASSERT_VALUE(loaded, load(step, train::print_options(kFsdp2)));
+  ASSERT_VALUE(xla, run_loaded(loaded, params_of(native)));
+  const auto exact = interpreted(alone, one[0].params, {});
+  const auto rounded = interpreted(alone, one[0].params, {.round_edges = true, .round_f32 = false});
+  ASSERT_OK(compare_rounded(exact, rounded, assemble(step, outputs_of(native)), 0x1p-4));
+  ASSERT_OK(compare_rounded(exact, rounded, assemble(step, xla), 0x1p-4));
 }
 
 // Loops in a loop: two micro-steps around the layers; tied embeddings and biases besides.
