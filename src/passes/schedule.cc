@@ -98,7 +98,8 @@ class Scheduler {
         if (std::find(g_.params().begin(), g_.params().begin() + scan_->carry, v.node) !=
             g_.params().begin() + scan_->carry)
           return false;
-      } else if (n.kind == "scan" || !weights_cone(v.node, cone)) {
+      } else if (n.kind == "scan" || (n.kind == "await" && g_.node(n.inputs[0]).kind != "all_reduce") ||
+                 !weights_cone(v.node, cone)) {
         return false;
       }
     }
