@@ -51,7 +51,7 @@ Result<ProgramOptions> program_options(const config::Config& config, const confi
                                        int64_t ranks);
 
 struct Program {
-  std::vector<std::string> notes;  // ProgramOptions'; names of the policy, rules of quantization without effect
+  std::vector<std::string> notes;  // ProgramOptions'; policy names and rules that do nothing
   ir::Graph global;
   std::shared_ptr<const ir::Graph> local;         // what a PJRT device is given; scheduled is its fused form
   std::vector<passes::Sharding> params, outputs;  // of local's params and outputs
