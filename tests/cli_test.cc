@@ -29,7 +29,6 @@ TEST(Cli, ExitCodesAndOneMessage) {
       {"train", yml, "train_files=[/absent/*.txt]"},
       {"train", yml, "adamw_mask=['[']"},
       {"train", yml, "model_path=/absent"},
-      {"train", yml, "device_memory=1KiB"},
       {"train", yml, "adam_eps=1"},
       {"train", yml, "normalization_layer_epsilon=1"},
       {"train", yml, "ranks=65536", "ici_fsdp_parallelism=65536"},
@@ -84,6 +83,16 @@ TEST(Cli, ExitCodesAndOneMessage) {
     EXPECT_EQ(lines(e.err), 1) << said << e.err;
     EXPECT_TRUE(e.err.starts_with("lignum: ")) << said << e.err;
   }
+}
+
+// What does not fit is refused with a table of what takes the space.
+TEST(Cli, ABudgetThatIsTooSmallIsExplained) {
+  const RunFolder f;
+  const Ended e = run(f, {"train", f / "tiny.yml", "device_memory=1KiB"});
+  EXPECT_EQ(e.code, 2) << e.err;
+  EXPECT_TRUE(e.err.starts_with("lignum: device_memory=1024: the step needs")) << e.err;
+  for (const char* part : {"weights", "optimizer", "decoder_layer_input", "TOO MUCH"})
+    EXPECT_NE(e.err.find(part), std::string::npos) << part << "\n" << e.err;
 }
 
 TEST(Cli, OutputThatCannotBeWrittenIsAnError) {
