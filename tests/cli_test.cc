@@ -159,6 +159,9 @@ TEST(Cli, TrainEvalInspect) {
   const Ended c = run(f, {"inspect", "checkpoint", f.checkpoint("a", 8), "--json"});
   ASSERT_EQ(c.code, 0) << c.err;
   EXPECT_EQ(nlohmann::json::parse(c.out)["step"], 8);
+  const Ended whole = run(f, {"inspect", "checkpoint", f.run("a")});
+  EXPECT_EQ(whole.code, 2);
+  EXPECT_NE(whole.err.find("; " + f.checkpoint("a", 8) + " is wanted"), std::string::npos) << whole.err;
   const Ended b = run(f, {"inspect", "batches", yml, "steps=3", "--output", f / "b.safetensors", "--json"});
   ASSERT_EQ(b.code, 0) << b.err;
   EXPECT_EQ(nlohmann::json::parse(b.out)["steps"], 3);

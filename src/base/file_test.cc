@@ -139,6 +139,7 @@ TEST(Json, RefusesDuplicateKeysAndDepth) {
     const auto result = parse_json(bad, "f");
     ASSERT_FALSE(result.ok()) << bad;
     EXPECT_EQ(result.status().message().substr(0, 13), "f: not JSON: ") << result.status().message();
+    EXPECT_EQ(result.status().message().find("exception"), std::string::npos) << result.status().message();
   }
 }
 

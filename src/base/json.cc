@@ -17,6 +17,12 @@ struct Refused {
   std::string reason;
 };
 
+// The library's message without the name and number of its exception.
+std::string_view reason(std::string_view what) {
+  const size_t end = what.starts_with("[json.exception") ? what.find("] ") : std::string_view::npos;
+  return end == std::string_view::npos ? what : what.substr(end + 2);
+}
+
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, const std::string& what, int max_depth) {
@@ -51,7 +57,7 @@ Result<Json> parse_json(std::string_view text, const std::string& what, int max_
   } catch (const Refused& refused) {
     return user_error("{}: {}", what, refused.reason);
   } catch (const Json::exception& error) {
-    return user_error("{}: not JSON: {}", what, shown(error.what()));
+    return user_error("{}: not JSON: {}", what, shown(reason(error.what())));
   }
 }
 

@@ -119,6 +119,12 @@ Status inspect_batches(const BatchesArguments& a) {
 }
 
 Status inspect_checkpoint(const std::string& folder, bool json) {
+  if (!path_exists(join_path(folder, "manifest.json")) && !path_exists(join_path(folder, "config.json"))) {
+    LIGNUM_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, train::list_checkpoints(folder));
+    return user_error(
+        "{}: no checkpoint is there; {} is wanted", folder,
+        steps.empty() ? "RUN/checkpoints/STEP" : train::checkpoint_folder(folder, steps.back()));
+  }
   LIGNUM_ASSIGN_OR_RETURN(const train::Checkpoint c, train::open_checkpoint(folder));
   LIGNUM_ASSIGN_OR_RETURN(const SafetensorsReader model,
                           SafetensorsReader::open(join_path(folder, "model.safetensors")));

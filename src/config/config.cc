@@ -36,9 +36,11 @@ Status check_run_name(const std::string& name) {
   const bool control =
       std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
   const std::string parts = fmt::format("/{}/", name);
-  if (!control && !name.starts_with('/') && parts.find("/../") == std::string::npos) return {};
+  const auto has = [&](const char* part) { return parts.find(part) != std::string::npos; };
+  if (name.empty() || (!control && !has("/../") && !has("/./") && !has("//"))) return {};
   return user_error(
-      "run_name={}: a folder below base_output_directory: no leading /, no .., no control characters",
+      "run_name={}: a folder below base_output_directory: no part that is empty, . or .., no control "
+      "characters",
       shown(name));
 }
 
@@ -199,6 +201,11 @@ Status Config::check() const {
   }
   if (real("momentum") == 0 && boolean("nesterov"))
     return user_error("nesterov=true needs a momentum; set opt_type=sgd momentum=0.9, say");
+  if (text("opt_type") == "adamw" && real("adam_eps") == 0 && real("adam_eps_root") == 0) {
+    return user_error(
+        "adam_eps=0 and adam_eps_root=0: a weight without a gradient would be moved by 0 / 0; set one above "
+        "0");
+  }
   // Below half a unit in the last place, 2^-8 of itself, a decay would leave the moment where it is.
   if (text("nu_dtype") == "bfloat16" && real("adam_b2") > 1 - 0x1p-8) {
     return user_error("nu_dtype=bfloat16 with adam_b2={}: bfloat16 cannot hold so slow a decay; at most {}",

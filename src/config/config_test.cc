@@ -284,7 +284,8 @@ TEST(Config, MeshAndRanks) {
 }
 
 TEST(Config, RunsStayBelowTheirFolder) {
-  for (const char* name : {"..", "../a", "a/../../b", "a/..", "/a", "a\nb", "\x1b[2J", "a\x7f"})
+  for (const char* name :
+       {"..", "../a", "a/../../b", "a/..", "/a", ".", "./a", "a/.", "a//b", "a/", "a\nb", "\x1b[2J", "a\x7f"})
     EXPECT_NE(error_of(of({"run_name=" + std::string(name)})).find("below base_output_directory"),
               std::string::npos)
         << name;
@@ -302,6 +303,8 @@ TEST(Config, ChecksOverSeveralKeys) {
             0);
   EXPECT_EQ(error_of(of({"dataset_type=text", "train_files=a", "eval_interval=5"})),
             "eval_interval=5 needs held-out files: set eval_files, or eval_interval=-1");
+  EXPECT_EQ(error_of(of({"adam_eps=0"})).find("adam_eps=0 and adam_eps_root=0: "), 0);
+  EXPECT_TRUE(of({"adam_eps=0", "adam_eps_root=1e-12"}).ok() && of({"adam_eps=0", "opt_type=sgd"}).ok());
   EXPECT_EQ(of({"steps=7"})->schedule_steps(), 7);
   EXPECT_EQ(of({"steps=7", "learning_rate_schedule_steps=5"})->schedule_steps(), 5);
 }

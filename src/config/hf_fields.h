@@ -59,6 +59,20 @@ class Fields {
     }
     return values;
   }
+  std::string text(const char* name, std::optional<std::string> fallback) {
+    if (!present(name, fallback.has_value())) return fallback.value_or("");
+    if (!get(name).is_string()) return refuse(name, "a text"), "";
+    return get(name).get<std::string>();
+  }
+  // The objects of a list that must be there.
+  std::vector<nlohmann::json> objects(const char* name) {
+    if (!present(name, false)) return {};
+    const nlohmann::json& list = get(name);
+    const auto is_object = [](const nlohmann::json& item) { return item.is_object(); };
+    if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_object))
+      return refuse(name, "a list of objects"), std::vector<nlohmann::json>();
+    return {list.begin(), list.end()};
+  }
   bool boolean(const char* name, bool fallback) {
     if (!present(name, true)) return fallback;
     if (!get(name).is_boolean()) return refuse(name, "true or false"), fallback;

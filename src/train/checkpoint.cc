@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "config/hf_fields.h"
 #include "models/files.h"
 #include "tokenizer/tokenizer.h"
 #include "train/crc32c.h"
@@ -22,6 +23,8 @@ constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kState = "state.json";
 constexpr const char* kManifest = "manifest.json";
+// No run reads as many; what follows from it stays in 64 bits.
+constexpr int64_t kMostRows = int64_t{1} << 60;
 
 std::string checkpoints_folder(const std::string& run) { return join_path(run, "checkpoints"); }
 
@@ -51,31 +54,35 @@ json state_to_json(const CheckpointState& s) {
 }
 
 Result<CheckpointState> state_from_json(const json& j, const std::string& path) {
-  try {
-    if (const int format = j.at("format"); format != kFormat)
-      return user_error("{}: format {}, this program reads {}", path, format, kFormat);
-    CheckpointState s;
-    s.step = j.at("step");
-    s.rows_consumed = j.at("rows_consumed");
-    s.data = j.at("data");
-    s.isa = j.at("isa");
-    s.bf16_dot = j.value("bf16_dot", "fma");  // there was no other way once, nor a word of it
-    for (const json& axis : j.at("mesh")) s.mesh.push_back({axis.at("name"), axis.at("size")});
-    s.policy = policy_state_from(j.value("policy", json::object()));
-    s.init_weights_seed = j.at("init_weights_seed");
-    s.data_shuffle_seed = j.at("data_shuffle_seed");
-    s.config = j.at("config");
-    if (s.step < 0) return user_error("{}: step {} must be at least 0", path, s.step);
-    if (s.rows_consumed < 0)
-      return user_error("{}: rows_consumed {} must be at least 0", path, s.rows_consumed);
-    if (s.policy.skipped_steps < 0 || s.policy.skipped_steps > s.step)
-      return user_error("{}: {} of {} steps were skipped", path, s.policy.skipped_steps, s.step);
-    for (const passes::MeshAxis& axis : s.mesh)
-      if (axis.size < 1) return user_error("{}: mesh axis {} of size {}", path, axis.name, axis.size);
-    return s;
-  } catch (const json::exception& e) {
-    return user_error("{}: {}", path, e.what());
+  if (!j.is_object()) return user_error("{} is no JSON object", path);
+  config::Fields f(j, path);
+  const int64_t format = f.integer("format", {});
+  LIGNUM_RETURN_IF_ERROR(f.status());
+  if (format != kFormat) return user_error("{}: format {}, this program reads {}", path, format, kFormat);
+  CheckpointState s;
+  s.step = f.integer("step", {});
+  s.rows_consumed = f.integer("rows_consumed", {});
+  s.data = f.text("data", {});
+  s.isa = f.text("isa", {});
+  s.bf16_dot = f.text("bf16_dot", "fma");  // there was no other way once, nor a word of it
+  for (const json& axis : f.objects("mesh")) {
+    config::Fields of_axis(axis, path + ": mesh");
+    s.mesh.push_back({of_axis.text("name", {}), of_axis.integer("size", {})});
+    f.fail(of_axis.status());
   }
+  s.init_weights_seed = f.integer("init_weights_seed", {});
+  s.data_shuffle_seed = f.integer("data_shuffle_seed", {});
+  s.config = f.text("config", {});
+  LIGNUM_RETURN_IF_ERROR(f.status());
+  LIGNUM_ASSIGN_OR_RETURN(s.policy, policy_state_from(j.value("policy", json::object()), path + ": policy"));
+  if (s.step < 0) return user_error("{}: step {} must be at least 0", path, s.step);
+  if (s.rows_consumed < 0 || s.rows_consumed > kMostRows)
+    return user_error("{}: rows_consumed {} must be in 0..{}", path, s.rows_consumed, kMostRows);
+  if (s.policy.skipped_steps < 0 || s.policy.skipped_steps > s.step)
+    return user_error("{}: {} of {} steps were skipped", path, s.policy.skipped_steps, s.step);
+  for (const passes::MeshAxis& axis : s.mesh)
+    if (axis.size < 1) return user_error("{}: mesh axis {} of size {}", path, axis.name, axis.size);
+  return s;
 }
 
 Result<SafetensorsLayout> model_layout(const config::ModelConfig& model) {

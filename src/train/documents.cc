@@ -65,17 +65,26 @@ Result<Shard> npy_shard(std::span<const std::byte> bytes, const std::string& pat
 }
 
 // llm.c: int32 [256], of which magic, version, number of tokens; then the ids (dev/data/data_common.py).
-std::optional<Shard> llmc_shard(std::span<const std::byte> bytes) {
+// None: another magic. A file that has one and does not keep to the rest is damaged, not one of bare ids: its
+// header would be read as tokens wherever the vocabulary is large enough.
+Result<std::optional<Shard>> llmc_shard(std::span<const std::byte> bytes, const std::string& path) {
   constexpr size_t kHeader = 1024;
+  constexpr int32_t kNarrow = 20240520, kWide = 20240801;
   std::array<int32_t, 3> head{};
-  if (bytes.size() < kHeader) return std::nullopt;
+  if (bytes.size() < sizeof(head)) return std::optional<Shard>();
   std::memcpy(head.data(), bytes.data(), sizeof(head));
-  Shard shard{kHeader, 0};
-  if (head[0] == 20240520 && head[1] == 1) shard.bytes = 2;
-  if (head[0] == 20240801 && head[1] == 7) shard.bytes = 4;
-  const size_t count = static_cast<size_t>(std::max(head[2], 0)), bytes_of_ids = bytes.size() - kHeader;
-  if (shard.bytes == 0 || count * static_cast<size_t>(shard.bytes) != bytes_of_ids) return std::nullopt;
-  return shard;
+  const auto [magic, version, count] = head;
+  if (magic != kNarrow && magic != kWide) return std::optional<Shard>();
+  const Shard shard{kHeader, magic == kNarrow ? 2 : 4};
+  if (const int32_t known = magic == kNarrow ? 1 : 7; version != known)
+    return user_error("{}: llm.c's magic {} with version {}; {} is read", path, magic, version, known);
+  if (bytes.size() < kHeader)
+    return user_error("{}: {} bytes end inside llm.c's header of {}", path, bytes.size(), kHeader);
+  const size_t space = bytes.size() - kHeader;
+  if (count < 0 || static_cast<size_t>(count) * static_cast<size_t>(shard.bytes) != space)
+    return user_error("{}: llm.c's header says {} ids of {} bytes, but {} bytes follow it: cut short?", path,
+                      count, shard.bytes, space);
+  return std::optional<Shard>(shard);
 }
 
 }  // namespace
@@ -160,11 +169,13 @@ Result<Documents> Documents::open_shard(const std::string& path, FileKind kind) 
   Shard shard;
   if (kind == FileKind::npy) {
     LIGNUM_ASSIGN_OR_RETURN(shard, npy_shard(file.bytes(), path));
-  } else if (const auto llmc = llmc_shard(file.bytes())) {
-    shard = *llmc;
-  } else if (file.bytes().size() % 2 != 0) {
-    return user_error("{}: {} bytes: neither llm.c's header nor an even number, as ids of uint16 have", path,
-                      file.bytes().size());
+  } else {
+    LIGNUM_ASSIGN_OR_RETURN(const std::optional<Shard> llmc, llmc_shard(file.bytes(), path));
+    if (!llmc && file.bytes().size() % 2 != 0) {
+      return user_error("{}: {} bytes: neither llm.c's header nor an even number, as ids of uint16 have",
+                        path, file.bytes().size());
+    }
+    shard = llmc.value_or(shard);
   }
   const std::span<const std::byte> ids = file.bytes().subspan(shard.offset);
   return Documents(std::move(file), ids, shard.bytes == 2 ? Width::u16 : Width::u32, 0);

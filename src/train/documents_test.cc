@@ -109,6 +109,13 @@ TEST_F(DocumentsTest, RefusesWhatIsNoFileOfIds) {
   const std::string four = raw(std::vector<uint16_t>{1, 2, 3, 4});
   EXPECT_EQ(error(write("odd.bin", "abc"), options),
             "odd.bin: 3 bytes: neither llm.c's header nor an even number, as ids of uint16 have");
+  const std::string bare = llmc(20240520, 1, 4, four);
+  EXPECT_EQ(error(write("cut.bin", bare.substr(0, bare.size() - 2)), {.vocab_size = 128256}),
+            "cut.bin: llm.c's header says 4 ids of 2 bytes, but 6 bytes follow it: cut short?");
+  EXPECT_EQ(error(write("short.bin", bare.substr(0, 512)), {.vocab_size = 128256}),
+            "short.bin: 512 bytes end inside llm.c's header of 1024");
+  EXPECT_EQ(error(write("new.bin", llmc(20240801, 8, 2, four)), {.vocab_size = 128256}),
+            "new.bin: llm.c's magic 20240801 with version 8; 7 is read");
   EXPECT_EQ(error(write("empty.bin", ""), options), "empty.bin: it holds no token; leave it out");
   EXPECT_EQ(error(write("empty.txt", ""), options), "empty.txt: it holds no token; leave it out");
   EXPECT_EQ(error(write("big.bin", raw(std::vector<uint16_t>{1, 2, 100})), options),
@@ -190,7 +197,7 @@ TEST_F(DocumentsTest, HostileJsonLines) {
   EXPECT_NE(refused("{\"text\": \"a\"} x").find("h.jsonl, line 3: not JSON"), std::string::npos);
   EXPECT_NE(refused(std::string(1000, '[')).find("h.jsonl, line 3: nested deeper"), std::string::npos);
   EXPECT_EQ(refused("[1]"),
-            "h.jsonl, line 3: it is a array; each line must be an object with the field 'text'");
+            "h.jsonl, line 3: it is an array; each line must be an object with the field 'text'");
   EXPECT_EQ(
       refused("{\"content\": \"a\", \"id\": 1}"),
       "h.jsonl, line 3: no field 'text' (train_data_columns, eval_data_columns); it has 'content', 'id'");

@@ -34,7 +34,7 @@ void Evaluator::copy_parameters(exec::Executor& from) {
   }
 }
 
-Result<EvalMetrics> Evaluator::run(int64_t step) {
+Result<std::optional<EvalMetrics>> Evaluator::run(int64_t step, const Stop& stop) {
   const auto begin = std::chrono::steady_clock::now();
   const BatchInputs inputs(*executor_);
   EvalMetrics m;
@@ -44,6 +44,8 @@ Result<EvalMetrics> Evaluator::run(int64_t step) {
   for (const EvalData& data : evaluation_.sets) {
     double loss = 0, tokens = 0;
     for (int64_t b = 0; b < data.batches(); ++b) {
+      LIGNUM_ASSIGN_OR_RETURN(const bool stopped, stop());
+      if (stopped) return std::optional<EvalMetrics>();
       data.fill(b, ranks_.rank(), batch_);
       inputs.put(batch_, 0);
       LIGNUM_RETURN_IF_ERROR(executor_->step().with_context(fmt::format("evaluation, batch {}", b)));
@@ -68,7 +70,7 @@ Result<EvalMetrics> Evaluator::run(int64_t step) {
   m.loss = all_tokens > 0 ? all_loss / all_tokens : 0;
   m.tokens = static_cast<int64_t>(all_tokens);
   m.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return m;
+  return std::optional(std::move(m));
 }
 
 namespace {
@@ -102,9 +104,9 @@ Result<EvalMetrics> evaluate_on(const Ranks& own, const config::Config& config, 
       return {};
     }();
     if (!loaded.ok()) return ranks.give_up(loaded);
-    Result<EvalMetrics> metrics = evaluator->run(step);
+    const auto metrics = evaluator->run(step, [] { return Result<bool>(false); });
     if (!metrics.ok()) return ranks.give_up(metrics.status());
-    if (ranks.is_first() || processes.transport != nullptr) result = *metrics;
+    if (ranks.is_first() || processes.transport != nullptr) result = metrics->value();
     return {};
   };
   LIGNUM_RETURN_IF_ERROR(processes.transport != nullptr

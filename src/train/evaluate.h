@@ -28,7 +28,9 @@ class Evaluator {
   // The parameters of a training executor on the same mesh.
   void copy_parameters(exec::Executor& from);
   // The mean loss over all supervised tokens, the same on every rank: batch sums added in double, in order.
-  Result<EvalMetrics> run(int64_t step);
+  // `stop` is asked before each batch and answers the same on every rank; true leaves the evaluation undone.
+  using Stop = std::function<Result<bool>()>;
+  Result<std::optional<EvalMetrics>> run(int64_t step, const Stop& stop);
 
  private:
   Evaluator(const Setup& setup, const Evaluation& evaluation, const Ranks& ranks)

@@ -14,11 +14,16 @@
 namespace lignum::train {
 namespace {
 
+std::string kind_of(const nlohmann::json& value) {
+  if (value.is_null()) return "null";
+  return fmt::format("{} {}", value.is_array() || value.is_object() ? "an" : "a", value.type_name());
+}
+
 Result<std::string> text_of(std::string_view line, const std::string& what, const std::string& field) {
   LIGNUM_ASSIGN_OR_RETURN(nlohmann::json object, parse_json(line, what));
   if (!object.is_object()) {
-    return user_error("{}: it is a {}; each line must be an object with the field '{}'", what,
-                      object.type_name(), shown(field));
+    return user_error("{}: it is {}; each line must be an object with the field '{}'", what, kind_of(object),
+                      shown(field));
   }
   const auto at = object.find(field);
   if (at == object.end()) {
@@ -29,7 +34,7 @@ Result<std::string> text_of(std::string_view line, const std::string& what, cons
                       shown(field), names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
   }
   if (!at->is_string()) {
-    return user_error("{}: field '{}' is a {}; it must be a string", what, shown(field), at->type_name());
+    return user_error("{}: field '{}' is {}; it must be a string", what, shown(field), kind_of(*at));
   }
   return std::move(at->get_ref<std::string&>());
 }

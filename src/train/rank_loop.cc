@@ -98,19 +98,19 @@ class RankLoop {
     if (stop != 0 && run_.checkpoints) LIGNUM_RETURN_IF_ERROR(save());
     std::string ended;
     if (evaluator_ && stop == 0 && policy_.owes_evaluation(step_)) {
-      LIGNUM_RETURN_IF_ERROR(evaluate());
+      LIGNUM_RETURN_IF_ERROR(evaluate(stop));
       ended = policy_.end_reason();
     }
     while (step_ < steps && stop == 0 && ended.empty()) {
       LIGNUM_RETURN_IF_ERROR(one_step());
       LIGNUM_ASSIGN_OR_RETURN(stop, asked_to_stop());
-      const bool last = step_ == steps || stop != 0;
       // Before the save, which keeps what the evaluation showed.
-      if (evaluator_ && stop == 0 && (last || step_ % eval_interval == 0)) {
-        LIGNUM_RETURN_IF_ERROR(evaluate());
+      if (evaluator_ && stop == 0 && (step_ == steps || step_ % eval_interval == 0)) {
+        LIGNUM_RETURN_IF_ERROR(evaluate(stop));
         if (step_ < steps) ended = policy_.end_reason();
       }
-      if (run_.checkpoints && (last || !ended.empty() || step_ % period == 0)) LIGNUM_RETURN_IF_ERROR(save());
+      const bool last = step_ == steps || stop != 0 || !ended.empty();
+      if (run_.checkpoints && (last || step_ % period == 0)) LIGNUM_RETURN_IF_ERROR(save());
     }
     if (!ended.empty() && ranks_.is_first()) {
       summary_.ended_early = ended;
@@ -277,9 +277,16 @@ class RankLoop {
     return {};
   }
 
-  Status evaluate() {
+  // A signal ends it and is in `stop`; the resume evaluates again.
+  Status evaluate(int& stop) {
     evaluator_->copy_parameters(*executor_);
-    LIGNUM_ASSIGN_OR_RETURN(const EvalMetrics m, evaluator_->run(step_));
+    const auto stopped = [&]() -> Result<bool> {
+      LIGNUM_ASSIGN_OR_RETURN(stop, asked_to_stop());
+      return stop != 0;
+    };
+    LIGNUM_ASSIGN_OR_RETURN(const std::optional<EvalMetrics> done, evaluator_->run(step_, stopped));
+    if (!done) return {};
+    const EvalMetrics& m = *done;
     policy_.add_evaluation(step_, m.loss);
     if (!ranks_.is_first()) return {};
     summary_.eval = m;

@@ -7,6 +7,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "config/hf_fields.h"
+
 namespace lignum::train {
 namespace {
 
@@ -45,16 +47,28 @@ json to_json(const PolicyState& s) {
   return j;
 }
 
-PolicyState policy_state_from(const json& j) {
+Result<PolicyState> policy_state_from(const json& j, const std::string& what) {
+  if (!j.is_object()) return user_error("{} is no JSON object", what);
+  config::Fields f(j, what);
   PolicyState s;
-  s.skipped_steps = j.value("skipped_steps", s.skipped_steps);
-  for (const json& k : j.value("skipped", json::array()))
-    s.newest.push_back({k.at("step").get<int64_t>(), k.at("why").get<std::string>()});
-  s.losses = j.value("losses", s.losses);
-  s.grad_norms = j.value("grad_norms", s.grad_norms);
-  if (j.contains("best_eval_loss")) s.best_eval_loss = j.at("best_eval_loss").get<double>();
-  s.evals_since_best = j.value("evals_since_best", s.evals_since_best);
-  s.evaluated_step = j.value("evaluated_step", s.evaluated_step);
+  s.skipped_steps = f.integer("skipped_steps", 0);
+  if (f.has("skipped")) {
+    for (const json& k : f.objects("skipped")) {
+      config::Fields skipped(k, what + ": skipped");
+      s.newest.push_back({skipped.integer("step", {}), skipped.text("why", {})});
+      f.fail(skipped.status());
+    }
+  }
+  const auto floats = [&](const char* name, std::vector<float>& to) {
+    if (!f.has(name)) return;
+    for (const double x : f.reals(name)) to.push_back(static_cast<float>(x));
+  };
+  floats("losses", s.losses);
+  floats("grad_norms", s.grad_norms);
+  s.best_eval_loss = f.optional_real("best_eval_loss");
+  s.evals_since_best = f.integer("evals_since_best", 0);
+  s.evaluated_step = f.integer("evaluated_step", 0);
+  LIGNUM_RETURN_IF_ERROR(f.status());
   return s;
 }
 
@@ -118,8 +132,8 @@ std::string StepPolicy::end_reason() const {
   if (target_ > 0 && state_.best_eval_loss && *state_.best_eval_loss <= target_)
     return fmt::format("held-out loss {:.4f} reaches target_eval_loss={}", *state_.best_eval_loss, target_);
   if (patience_ > 0 && state_.evals_since_best >= patience_)
-    return fmt::format("{} evaluations without a new lowest held-out loss (eval_patience={})",
-                       state_.evals_since_best, patience_);
+    return fmt::format("{} evaluation{} without a new lowest held-out loss (eval_patience={})",
+                       state_.evals_since_best, state_.evals_since_best == 1 ? "" : "s", patience_);
   return "";
 }
 

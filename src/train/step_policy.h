@@ -27,9 +27,8 @@ struct PolicyState {
   static constexpr size_t kNewest = 100;
 };
 nlohmann::json to_json(const PolicyState&);
-// A field that is not there has its default: an older checkpoint. Throws nlohmann::json::exception on another
-// type.
-PolicyState policy_state_from(const nlohmann::json&);
+// A field that is not there has its default: an older checkpoint. `what` is named in errors.
+Result<PolicyState> policy_state_from(const nlohmann::json&, const std::string& what);
 
 class StepPolicy {
  public:

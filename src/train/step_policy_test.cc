@@ -51,7 +51,7 @@ TEST(StepPolicy, WhatACheckpointKeepsDecidesAlike) {
   StepPolicy whole = with(words);
   for (int k = 0; k < 40; ++k) {
     const std::string saved = to_json(whole.state()).dump();
-    StepPolicy resumed = with(words, policy_state_from(nlohmann::json::parse(saved)));
+    StepPolicy resumed = with(words, *policy_state_from(nlohmann::json::parse(saved), "state"));
     const float loss = 2 + std::sin(static_cast<float>(k)), norm = 1 + std::cos(static_cast<float>(3 * k));
     EXPECT_EQ(resumed.limits().loss, whole.limits().loss);
     EXPECT_EQ(resumed.limits().grad_norm, whole.limits().grad_norm);
@@ -61,7 +61,7 @@ TEST(StepPolicy, WhatACheckpointKeepsDecidesAlike) {
     EXPECT_EQ(to_json(resumed.state()), to_json(whole.state()));
   }
   EXPECT_GT(whole.state().skipped_steps, 5);
-  EXPECT_EQ(to_json(policy_state_from(nlohmann::json::object())), to_json(PolicyState()));
+  EXPECT_EQ(to_json(*policy_state_from(nlohmann::json::object(), "state")), to_json(PolicyState()));
 }
 
 TEST(StepPolicy, NanAndInfinityAbortOrAreSkipped) {
