@@ -59,7 +59,7 @@ class Fields {
     }
     return values;
   }
-  std::string text(const char* name, std::optional<std::string> fallback) {
+  std::string text(const char* name, const std::optional<std::string>& fallback) {
     if (!present(name, fallback.has_value())) return fallback.value_or("");
     if (!get(name).is_string()) return refuse(name, "a text"), "";
     return get(name).get<std::string>();
