@@ -15,11 +15,15 @@ constexpr int64_t kGemmMc = 112;   // packed A, 128 KiB, stays in L2 beside it
 constexpr int64_t kGemmPartialRows = 448;
 constexpr int64_t kGemmLinesRows = 4;  // rows up to which B's lines are read as they lie (gemm_lines.h)
 
+// A block of k of the path of 8-bit floats by fp16: all of it, where it is not much more than a block.
+constexpr int64_t float8_block(int64_t k) { return k <= 704 ? k : 512; }
+
 // Where each part of a thread's workspace begins, in floats.
 struct GemmScratch {
   int64_t a = 0, b = 0, partial = 0, end = 0;
 };
 GemmScratch gemm_scratch(const Gemm&);
+GemmScratch float8_scratch(const Gemm&);
 
 struct GemmPath {
   const char* name;
@@ -32,6 +36,7 @@ struct GemmPath {
 };
 
 extern const GemmPath kGemmScalar, kGemmAvx2, kGemmAvx512;
+extern const GemmPath kGemmFloat8Fp16;  // of Fp8Accumulation::fp16_64
 extern const GemmPath kGemmLinesScalar, kGemmLinesAvx2, kGemmLinesAvx512;
 
 }  // namespace lignum::kernels
