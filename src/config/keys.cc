@@ -265,8 +265,11 @@ std::vector<Row> own_rows() {
            "tensor")
           .of({"axis", "tensor"})
           .ours("axis"),
-      text("fp8_accumulation", "of dots of 8-bit floats: fp32: exact products, sums in f32")
-          .of({"fp32"})
+      text("fp8_accumulation",
+           "of dots of 8-bit floats on a CPU: fp32: exact products, sums in f32; fp16_64: fp16 FMA, promoted "
+           "to "
+           "f32 every 64 products, where the CPU has AVX512-FP16")
+          .of({"fp32", "fp16_64"})
           .ours("fp32"),
       text("fuse", "nodes that are one for the CPU's kernels, with the bits of their parts")
           .of({"on", "off"})

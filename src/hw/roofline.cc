@@ -119,8 +119,9 @@ Result<Estimate> matmul_time(const Spec& spec, Share share, const MatmulWork& w)
     return slower_of(flops / rate, memory);
   }
   LIGNUM_ASSIGN_OR_RETURN(const int threads, active_threads(spec, share));
-  // 8-bit operands are widened while they are packed: their dots are bf16's (kernels/gemm.h).
-  const DType dots = is_float8(w.operands) ? DType::bf16 : w.operands;
+  // 8-bit operands are widened while they are packed: their dots are bf16's, or those of fp16 FMA, which E4M3
+  // was measured with (kernels/gemm.h).
+  const DType dots = !is_float8(w.operands) ? w.operands : w.fp16_sums ? DType::f8e4m3fn : DType::bf16;
   LIGNUM_ASSIGN_OR_RETURN(const double rate, spec.curves().gemm_flops(dots, threads, m, n, k, w.way));
   return slower_of(flops * share.ranks / rate, memory);
 }

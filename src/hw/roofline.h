@@ -42,7 +42,8 @@ struct MatmulWork {
   DType result = DType::f32;
   int64_t m = 0, n = 0, k = 0;
   int64_t batch = 1;
-  std::string way = {};  // CPU: how bf16 operands are multiplied; empty: the fastest way measured
+  std::string way = {};    // CPU: how bf16 operands are multiplied; empty: the fastest way measured
+  bool fp16_sums = false;  // CPU: dots of 8-bit floats by fp16 FMA
 };
 Result<Estimate> matmul_time(const Spec&, Share, const MatmulWork&);
 

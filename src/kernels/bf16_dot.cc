@@ -58,7 +58,14 @@ const char* refuse_amx() {
   }();
   return refusal;
 }
+// CPUID.(EAX=07H, ECX=0): EDX[23] AVX512_FP16, ECX[6] AVX512_VBMI2.
+const char* refuse_fp16() {
+  unsigned r[4] = {};
+  if (!has_bit(7, 0, r, 3, 23)) return "the CPU has no AVX512-FP16";
+  return has_bit(7, 0, r, 2, 6) ? nullptr : "the CPU has no AVX512_VBMI2";
+}
 #else
+const char* refuse_fp16() { return "not an x86-64 CPU"; }
 const char* refuse_vdpbf16ps() { return "not an x86-64 CPU"; }
 const char* refuse_amx() { return "not an x86-64 CPU"; }
 #endif
@@ -97,6 +104,22 @@ std::vector<Bf16Dot> available_bf16_dots(Isa isa) {
     if (bf16_dot_refusal(e.dot, isa) == nullptr) dots.push_back(e.dot);
   }
   return dots;
+}
+
+std::string_view fp8_accumulation_name(Fp8Accumulation a) {
+  return a == Fp8Accumulation::fp32 ? "fp32" : "fp16_64";
+}
+
+std::optional<Fp8Accumulation> fp8_accumulation_from_name(std::string_view name) {
+  for (const Fp8Accumulation a : {Fp8Accumulation::fp32, Fp8Accumulation::fp16_64})
+    if (fp8_accumulation_name(a) == name) return a;
+  return std::nullopt;
+}
+
+const char* fp8_accumulation_refusal(Fp8Accumulation a, Isa isa) {
+  if (a == Fp8Accumulation::fp32) return nullptr;
+  if (isa != Isa::avx512) return "it goes with the kernels of isa=avx512 only";
+  return refuse_fp16();
 }
 
 Bf16Dot fastest_bf16_dot(const std::vector<Bf16Rate>& rates) {

@@ -14,7 +14,12 @@ namespace {
 constexpr const GemmPath* kGemmPaths[] = {&kGemmLinesAvx512, &kGemmAvx512,      &kGemmLinesAvx2,
                                           &kGemmAvx2,        &kGemmLinesScalar, &kGemmScalar};
 
+bool by_fp16(Choice choice, const Gemm& g) {
+  return choice.fp8_accumulation == Fp8Accumulation::fp16_64 && kGemmFloat8Fp16.refuses(g) == nullptr;
+}
+
 const GemmPath& path_for(Choice choice, const Gemm& g) {
+  if (by_fp16(choice, g)) return kGemmFloat8Fp16;
   for (const GemmPath* path : kGemmPaths) {
     if (path->isa == choice.isa && path->refuses(g) == nullptr) return *path;
   }
@@ -92,8 +97,22 @@ GemmScratch gemm_scratch(const Gemm& g) {
   return s;
 }
 
+GemmScratch float8_scratch(const Gemm& g) {
+  const int64_t block = float8_block(g.k), pairs = (std::min(g.k, block) + 1) / 2;
+  const int64_t nc = std::min(g.n, kGemmNc), mc = std::min(g.m, kGemmMc);
+  GemmScratch s;
+  s.a = kGemmMc + kGemmNc;  // what undoes the powers of rows and columns
+  s.b = s.a + (mc + 13) / 14 * 16 * pairs;
+  s.partial = s.b + round_up(nc, 32) * pairs;
+  s.end = s.partial;
+  if (g.c == DType::bf16 && g.k > block) s.end += round_up(std::min(g.m, kGemmPartialRows) * nc, 16);
+  return s;
+}
+
 int64_t gemm_workspace(const Gemm& g, int threads) {
-  const int64_t bytes = gemm_scratch(g).end * static_cast<int64_t>(sizeof(float)) * threads;
+  int64_t end = gemm_scratch(g).end;
+  if (is_float8(g.a) && is_float8(g.b)) end = std::max(end, float8_scratch(g).end);
+  const int64_t bytes = end * static_cast<int64_t>(sizeof(float)) * threads;
   if (g.a == DType::f32 || g.b == DType::f32 || g.m == 0 || g.n == 0 || g.k == 0) return bytes;
   return std::max(bytes, gemm_bf16_workspace(g, threads));
 }
@@ -102,11 +121,12 @@ void gemm(Choice choice, const Gemm& g, const void* a, const void* b, void* c, v
           Parallel& pool) {
   if (g.batch == 0 || g.m == 0 || g.n == 0) return;
   if (g.k == 0) return zero(g, c);
-  if (const GemmBf16Path* path = gemm_bf16_path(choice.bf16_dot, g)) {
+  const bool fp16 = by_fp16(choice, g);
+  if (const GemmBf16Path* path = fp16 ? nullptr : gemm_bf16_path(choice.bf16_dot, g)) {
     return gemm_bf16(*path, g, a, b, c, workspace, pool);
   }
   const GemmPath& path = path_for(choice, g);
-  const GemmScratch scratch = gemm_scratch(g);
+  const GemmScratch scratch = fp16 ? float8_scratch(g) : gemm_scratch(g);
   const Cut cut = cut_for(g, path, pool.threads());
   const int64_t whole = cut.rows ? g.m : g.n;
   const int64_t units = (whole + cut.unit - 1) / cut.unit;

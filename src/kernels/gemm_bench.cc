@@ -1,7 +1,7 @@
 // GEMM and attention beside the rate at which the same core does the same instruction in registers (fp32 FMA,
 // or that of the way of bf16 dots), probed between the repetitions: on a shared machine only the ratio means
 // something. Shapes: squares, and every matrix product of the 61M model at 2048 tokens.
-//   kernels_bench [isa] [seconds a shape] [bf16 way]: all ways of bf16 dots, or f32 and that way only
+//   kernels_bench [isa] [seconds a shape] [way]: all ways of bf16 dots and fp16_64, or f32 and that way only
 
 #include <fmt/core.h>
 #include <immintrin.h>
@@ -134,12 +134,26 @@ class Pool final : public Parallel {
   return static_cast<double>(kProbeSteps) / 16 * 4.0 * 16 * 16 * 32 * 2;
 }
 
+[[gnu::target("avx512f,avx512fp16"), gnu::noinline]] double probe_fp16() {
+  __m512h s[16];
+  for (auto& x : s) x = _mm512_castsi512_ph(_mm512_set1_epi16(0x3c00));
+  __m512h a = s[0], b = _mm512_castsi512_ph(_mm512_set1_epi16(0x1400));
+  for (int64_t i = 0; i < kProbeSteps / 4; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; ++j) s[j] = _mm512_fmadd_ph(a, b, s[j]);
+    asm volatile("" : "+v"(a), "+v"(b));
+  }
+  for (auto& x : s) asm volatile("" : "+v"(x));
+  return static_cast<double>(kProbeSteps) / 4 * 16.0 * 32 * 2;
+}
+
 double probe(Choice choice, Parallel& pool) {
-  if (choice.bf16_dot == Bf16Dot::fma) return probe_fma(choice.isa, pool);
+  const bool fp16 = choice.fp8_accumulation == Fp8Accumulation::fp16_64;
+  if (choice.bf16_dot == Bf16Dot::fma && !fp16) return probe_fma(choice.isa, pool);
   const double begin = now();
   std::vector<double> flops(pool.threads());
   pool.run(pool.threads(), [&](int64_t t, int) {
-    flops[t] = choice.bf16_dot == Bf16Dot::amx ? probe_amx() : probe_vdpbf16ps();
+    flops[t] = fp16 ? probe_fp16() : choice.bf16_dot == Bf16Dot::amx ? probe_amx() : probe_vdpbf16ps();
   });
   double sum = 0;
   for (double f : flops) sum += f;
@@ -169,12 +183,7 @@ void fill(DType dtype, std::vector<char>& buffer) {
   for (int64_t i = 0; i < n; ++i) {
     x = x * 1664525u + 1013904223u;
     const float value = static_cast<float>(x >> 8) * 0x1p-23f - 1.0f;
-    if (dtype == DType::f32) {
-      std::memcpy(buffer.data() + 4 * i, &value, 4);
-    } else {
-      const bf16 half(value);
-      std::memcpy(buffer.data() + 2 * i, &half, 2);
-    }
+    store_from_double(dtype, buffer.data(), i, value);
   }
 }
 
@@ -198,6 +207,7 @@ Rate measure(Choice choice, Parallel& pool, double seconds, double flops, Functi
 
 std::string label(Choice choice, DType dtype) {
   if (dtype == DType::f32) return "f32";
+  if (is_float8(dtype)) return fmt::format("fp8 {}", fp8_accumulation_name(choice.fp8_accumulation));
   return fmt::format("bf16 {}", bf16_dot_name(choice.bf16_dot));
 }
 
@@ -205,12 +215,13 @@ void bench_gemm(Choice choice, const Shape& shape, DType dtype, Pool* const (&po
   Gemm g{.m = shape.m, .n = shape.n, .k = shape.k};
   g.trans_a = shape.layout[0] == 'T';
   g.trans_b = shape.layout[1] == 'T';
-  g.a = g.b = g.c = dtype;
+  g.a = g.b = dtype;
+  g.c = is_float8(dtype) ? DType::bf16 : dtype;
   g.lda = g.trans_a ? g.m : g.k;
   g.ldb = g.trans_b ? g.k : g.n;
   g.ldc = g.n;
   std::vector<char> a(g.m * g.k * dtype_size(dtype)), b(g.n * g.k * dtype_size(dtype)),
-      c(g.m * g.n * dtype_size(dtype));
+      c(g.m * g.n * dtype_size(g.c));
   fill(dtype, a);
   fill(dtype, b);
   const int64_t bytes = gemm_workspace(g, 2);
@@ -287,6 +298,10 @@ int main_of(int argc, char** argv) {
     if (argc > 3 && bf16_dot_name(dot) != argv[3]) continue;
     kinds.push_back({Choice{choice->isa, dot}, DType::bf16});
   }
+  constexpr auto kSums = Fp8Accumulation::fp16_64;
+  if (fp8_accumulation_refusal(kSums, choice->isa) == nullptr &&
+      (argc <= 3 || argv[3] == std::string("fp16_64")))
+    kinds.push_back({Choice{choice->isa, Bf16Dot::fma, kSums}, DType::f8e4m3fn});
   fmt::print("isa {}, GFLOP/s of the instruction's rate in registers\n", isa_name(choice->isa));
   for (const Shape& shape : kShapes) {
     for (const auto& [kind, dtype] : kinds) bench_gemm(kind, shape, dtype, pools, seconds);
@@ -294,6 +309,7 @@ int main_of(int argc, char** argv) {
   for (int64_t seq : {256, 2048}) {
     Attention x{.batch = 2048 / seq, .seq = seq, .heads = 9, .kv_heads = 3, .dim = 64, .scale = 0.125f};
     for (const auto& [kind, dtype] : kinds) {
+      if (is_float8(dtype)) continue;
       x.dtype = dtype;
       bench_attention(kind, x, pools, seconds);
     }

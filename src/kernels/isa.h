@@ -45,10 +45,21 @@ std::optional<Bf16Dot> bf16_dot_from_name(std::string_view);
 const char* bf16_dot_refusal(Bf16Dot, Isa);
 std::vector<Bf16Dot> available_bf16_dots(Isa);  // fma is always first
 
+// How GEMM sums products of two operands of 8-bit floats. fp32: as those of the same values in bf16, exactly.
+// fp16_64: by fp16 FMA, twice the rate of fp32's, promoted to fp32 every 64 products (kernels/gemm.h); needs
+// Isa::avx512, AVX512-FP16 and VBMI2.
+enum class Fp8Accumulation { fp32, fp16_64 };
+
+std::string_view fp8_accumulation_name(Fp8Accumulation);
+std::optional<Fp8Accumulation> fp8_accumulation_from_name(std::string_view);
+// nullptr if this machine can sum so beside kernels of that ISA, else the reason why not.
+const char* fp8_accumulation_refusal(Fp8Accumulation, Isa);
+
 // The kernel choices of a run.
 struct Choice {
   Isa isa = Isa::scalar;
   Bf16Dot bf16_dot = Bf16Dot::fma;
+  Fp8Accumulation fp8_accumulation = Fp8Accumulation::fp32;
   friend bool operator==(const Choice&, const Choice&) = default;
 };
 

@@ -71,7 +71,7 @@ hw::AttentionWork attention_work(const ops::Site& site, const ops::Cost& cost) {
 
 Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::string_view kind,
                                const ops::Site& site, const ops::Cost& cost, std::span<const Traffic> traffic,
-                               std::string_view bf16_dot) {
+                               std::string_view bf16_dot, bool fp16_sums) {
   switch (cost.work) {
     case ops::Work::none:
       return hw::Estimate{};
@@ -86,6 +86,7 @@ Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::strin
       work.k = cost.k;
       work.batch = cost.batch;
       work.way = bf16_dot;
+      work.fp16_sums = fp16_sums;
       return hw::matmul_time(spec, share, work);
     }
     case ops::Work::attention: {

@@ -27,9 +27,10 @@ hw::AttentionWork attention_work(const ops::Site& site, const ops::Cost& cost);
 
 // Of one run on the compute engine, without dispatch. Work::none costs nothing; collectives are not for it.
 // CPU: a row op that was not measured under its name costs its traffic alone. `traffic`: how cold its
-// operands are (empty: as if it ran by itself, again and again). bf16_dot: ProgramOptions::bf16_dot.
+// operands are (empty: as if it ran by itself, again and again). bf16_dot, fp16_sums: as in ProgramOptions.
 Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::string_view kind,
                                const ops::Site& site, const ops::Cost& cost,
-                               std::span<const Traffic> traffic = {}, std::string_view bf16_dot = {});
+                               std::span<const Traffic> traffic = {}, std::string_view bf16_dot = {},
+                               bool fp16_sums = false);
 
 }  // namespace lignum::plan

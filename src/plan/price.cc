@@ -135,8 +135,9 @@ class Pricer {
         n.bytes = cost.read;
         n.bound = timed.seconds > 0 ? hw::Bound::link : hw::Bound::none;
       } else {
-        LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e, node_time(spec_, share_, node.kind, site.site, cost,
-                                                                traffic, options_.bf16_dot));
+        LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e,
+                                node_time(spec_, share_, node.kind, site.site, cost, traffic,
+                                          options_.bf16_dot, options_.fp16_sums));
         timed.seconds = e.seconds + dispatch_;
         n.bound = e.bound;
         n.bytes = cost.read + cost.write;
@@ -354,6 +355,7 @@ Result<Price> price(const Program& program, const ProgramOptions& made_with, con
   PriceOptions options;
   options.threads = made_with.threads;
   options.bf16_dot = made_with.bf16_dot;
+  options.fp16_sums = made_with.fp16_sums;
   options.overlap = made_with.schedule.overlap;
   options.memory = &program.memory;
   options.topology = topology;

@@ -29,8 +29,9 @@ namespace lignum::plan {
 
 struct PriceOptions {
   int threads = 1;       // of a rank's pool (CPU)
-  std::string bf16_dot;  // CPU: ProgramOptions::bf16_dot
-  bool overlap = true;   // CPU: the communication engine has a thread of its own, as ExecutorOptions::overlap
+  std::string bf16_dot;  // CPU: ProgramOptions::bf16_dot, fp16_sums
+  bool fp16_sums = false;
+  bool overlap = true;  // CPU: the communication engine has a thread of its own, as ExecutorOptions::overlap
   const passes::MemoryPlan* memory =
       nullptr;                           // how cold operands are (reuse.h), and the copies that loops make
   std::optional<hw::Topology> topology;  // TPU with collectives: needed, its devices are the ranks

@@ -34,6 +34,7 @@ struct ProgramOptions {
   // CPU: how bf16 dots are taken, as a specification names it; empty: the fastest way that it knows. Prices
   // only.
   std::string bf16_dot;
+  bool fp16_sums = false;  // CPU: fp8_accumulation=fp16_64, likewise
   Outputs outputs = Outputs::state;
   bool logits = false;             // grads and loss only
   int64_t vocab_tiling = 0;        // tiles of tokens in head and loss; see models::loss_tile

@@ -45,6 +45,11 @@ Result<KernelChoice> choose_kernels(const config::Config& config, const hw::Spec
   KernelChoice k;
   const std::optional<Bf16Dot> wanted = kernels::bf16_dot_from_name(config.text("bf16_dot"));
   LIGNUM_ASSIGN_OR_RETURN(k.choice, kernels::choose(kernels::isa_from_name(config.text("isa")), wanted));
+  const auto sums = kernels::fp8_accumulation_from_name(config.text("fp8_accumulation"));
+  LIGNUM_CHECK(sums, "fp8_accumulation={}", config.text("fp8_accumulation"));
+  if (const char* why = kernels::fp8_accumulation_refusal(*sums, k.choice.isa))
+    return user_error("fp8_accumulation={}: {}; set fp32", config.text("fp8_accumulation"), why);
+  k.choice.fp8_accumulation = *sums;
   if (!has_bf16_dots(config)) return k;
   if (wanted) {
     k.why = fmt::format("bf16_dot={}", kernels::bf16_dot_name(*wanted));

@@ -56,7 +56,7 @@ constexpr std::array<GemmShape, 18> kGemms = {{
     {576, 576, 2048, true, false},
 }};
 
-// What products are measured in: f32, and bf16 in each way that goes with the kernels.
+// What products are measured in: f32, bf16 in each way that goes with the kernels, 8-bit floats by fp16 FMA.
 struct DotKind {
   DType dtype = DType::f32;
   kernels::Choice choice;
@@ -69,6 +69,9 @@ std::vector<DotKind> dot_kinds(kernels::Isa isa) {
   std::vector<DotKind> kinds = {{DType::f32, {isa}}};
   for (const kernels::Bf16Dot dot : kernels::available_bf16_dots(isa))
     kinds.push_back({DType::bf16, {isa, dot}});
+  constexpr auto kSums = kernels::Fp8Accumulation::fp16_64;
+  if (kernels::fp8_accumulation_refusal(kSums, isa) == nullptr)
+    kinds.push_back({DType::f8e4m3fn, {isa, kernels::Bf16Dot::fma, kSums}});
   return kinds;
 }
 
@@ -259,7 +262,8 @@ class Calibrator {
         g.k = s.k;
         g.trans_a = s.trans_a;
         g.trans_b = s.trans_b;
-        g.a = g.b = g.c = dtype;
+        g.a = g.b = dtype;
+        g.c = is_float8(dtype) ? DType::bf16 : dtype;
         g.lda = s.trans_a ? s.m : s.k;
         g.ldb = s.trans_b ? s.k : s.n;
         g.ldc = s.n;
@@ -268,7 +272,7 @@ class Calibrator {
         std::vector<Point> points;
         void* a = operand(buffers, dtype, s.m * s.k);
         void* b = operand(buffers, dtype, s.k * s.n);
-        void* c = operand(buffers, dtype, s.m * s.n);
+        void* c = operand(buffers, g.c, s.m * s.n);
         for (const auto& pool : pools_) {
           const int threads = pool->threads();
           buffers.push_back(std::make_unique<ops::Buffer>(kernels::gemm_workspace(g, threads), 0));
@@ -334,6 +338,7 @@ class Calibrator {
     const double each = kAttentionShare * options_.seconds /
                         static_cast<double>(kAttentions.size() * 2 * kinds_.size() * pools_.size());
     for (const DotKind& kind : kinds_) {
+      if (is_float8(kind.dtype)) continue;
       report(fmt::format("{} attention", kind.text()));
       for (const AttentionShape& s : kAttentions) {
         const double flops =
