@@ -70,6 +70,8 @@ std::string describe(const KernelChoice& k) {
   std::string text = fmt::format("{} kernels", kernels::isa_name(k.choice.isa));
   if (!k.why.empty())
     text += fmt::format(", bf16 dots by {} ({})", kernels::bf16_dot_name(k.choice.bf16_dot), k.why);
+  if (k.choice.fp8_accumulation != kernels::Fp8Accumulation::fp32)
+    text += fmt::format(", 8-bit dots by {}", kernels::fp8_accumulation_name(k.choice.fp8_accumulation));
   return text;
 }
 

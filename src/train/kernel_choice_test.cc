@@ -43,6 +43,25 @@ TEST(KernelChoice, Float32HasNothingToChoose) {
   EXPECT_EQ(describe(*k).find("bf16"), std::string::npos);
 }
 
+TEST(KernelChoice, SumsOf8BitDotsAreThoseOfTheKeyOrRefused) {
+  const std::vector<std::string> words = {"use_qwix_quantization=true", "quantization=fp8_full",
+                                          "fp8_accumulation=fp16_64"};
+  const auto k = choose_kernels(config_with(words), nullptr);
+  constexpr auto kSums = kernels::Fp8Accumulation::fp16_64;
+  if (kernels::fp8_accumulation_refusal(kSums, kernels::best_isa()) == nullptr) {
+    ASSERT_TRUE(k.ok()) << k.status().message();
+    EXPECT_EQ(k->choice.fp8_accumulation, kSums);
+    EXPECT_NE(describe(*k).find(", 8-bit dots by fp16_64"), std::string::npos);
+  } else {
+    EXPECT_EQ(k.status().code(), Code::user_error);
+  }
+  std::vector<std::string> scalar = words;
+  scalar.push_back("isa=scalar");
+  const auto refused = choose_kernels(config_with(scalar), nullptr);
+  EXPECT_EQ(refused.status().message(),
+            "fp8_accumulation=fp16_64: it goes with the kernels of isa=avx512 only; set fp32");
+}
+
 TEST(KernelChoice, CalibrationDecidesWhereItKnowsEveryWay) {
   const std::vector<Bf16Dot> ways = kernels::available_bf16_dots(kernels::best_isa());
   const config::Config config = config_with({"dtype=bfloat16"});
