@@ -244,10 +244,10 @@ Result<double> collective_time(const Spec& spec, Collective op, double bytes, co
   return internal_error("collective {}", static_cast<int>(op));
 }
 
-Result<double> collective_time(const Spec& spec, Collective op, double bytes, int ranks) {
-  if (!spec.is_cpu()) return user_error("{}: a collective needs a group of its torus", spec.name());
+Result<double> collective_time(const Spec& cpu, Collective op, double bytes, int ranks) {
+  if (!cpu.is_cpu()) return user_error("{}: a collective needs a group of its torus", cpu.name());
   if (ranks <= 1 || bytes <= 0) return 0.0;
-  LIGNUM_ASSIGN_OR_RETURN(const double bandwidth, spec.curves().collective_bandwidth(op, ranks, bytes));
+  LIGNUM_ASSIGN_OR_RETURN(const double bandwidth, cpu.curves().collective_bandwidth(op, ranks, bytes));
   return bytes / bandwidth;
 }
 

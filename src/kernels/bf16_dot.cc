@@ -7,7 +7,7 @@
 #include "kernels/gemm.h"
 #include "kernels/isa.h"
 
-#if defined(__x86_64__)
+#ifdef __x86_64__
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ struct Entry {
 
 const char* refuse_none() { return nullptr; }
 
-#if defined(__x86_64__)
+#ifdef __x86_64__
 // CPUID bits: Intel's manual, volume 2A, CPUID.(EAX=07H): ECX=1 EAX[5] AVX512_BF16, ECX=0 EDX[22] AMX-BF16
 // and EDX[24] AMX-TILE.
 bool has_bit(unsigned leaf, unsigned sub_leaf, unsigned(registers)[4], int which, int bit) {
@@ -39,7 +39,7 @@ const char* refuse_vdpbf16ps() {
 
 // Tiles are state that Linux gives a process on demand (5.16 and later): asked for once, for all its threads.
 const char* ask_for_tiles() {
-#if defined(__linux__)
+#ifdef __linux__
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
   if (::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return nullptr;

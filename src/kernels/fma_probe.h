@@ -21,7 +21,7 @@ constexpr int64_t kProbeSteps = 400000;
   __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
   for (int64_t i = 0; i < kProbeSteps; ++i) {
 #pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j) s[j] = _mm512_fmadd_ps(s[j], a, b);
+    for (auto& x : s) x = _mm512_fmadd_ps(x, a, b);
     asm volatile("" : "+x"(a), "+x"(b));
   }
   for (auto& x : s) asm volatile("" : "+x"(x));
@@ -33,7 +33,7 @@ constexpr int64_t kProbeSteps = 400000;
   __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
   for (int64_t i = 0; i < kProbeSteps; ++i) {
 #pragma GCC unroll 16
-    for (int j = 0; j < 12; ++j) s[j] = _mm256_fmadd_ps(s[j], a, b);
+    for (auto& x : s) x = _mm256_fmadd_ps(x, a, b);
     asm volatile("" : "+x"(a), "+x"(b));
   }
   for (auto& x : s) asm volatile("" : "+x"(x));

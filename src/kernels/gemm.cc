@@ -51,8 +51,8 @@ Cut cut_for(const Gemm& g, const GemmPath& path, int threads) {
   cut.unit = cut.rows ? path.row_unit : path.column_unit;
   // Two parts a thread: each part packs the whole shorter operand for itself, but a core that others use for
   // a while then holds up only half a share. Under 64^3 products a hand-over costs more than it saves.
-  if (threads == 1 || g.m * g.n * g.k < 64 * 64 * 64) return cut;
-  const int64_t wanted = (2 * threads + g.batch - 1) / g.batch;
+  if (threads == 1 || g.m * g.n * g.k < int64_t{64} * 64 * 64) return cut;
+  const int64_t wanted = (int64_t{2} * threads + g.batch - 1) / g.batch;
   cut.parts = std::clamp<int64_t>(wanted, 1, ((cut.rows ? g.m : g.n) + cut.unit - 1) / cut.unit);
   return cut;
 }

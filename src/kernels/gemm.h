@@ -23,9 +23,9 @@
 // products (one block up to 704), each row of A and column of B times a power of two a block (its largest
 // magnitude to [16, 32), at most 2^15). Of 64 products the even k are one chain of fp16 fused multiply-adds
 // from 0 in ascending k, the odd k another; their sum is rounded to fp16, and these sums are added in fp32 in
-// ascending k from 0; the powers are undone, and blocks added in fp32. A function of the same and nothing else.
-// The error of normal data is 5e-4 of sqrt(k) rms(a) rms(b) in the mean, a fiftieth of E4M3's own rounding.
-// Rows and columns that hold NaN or infinity give NaN.
+// ascending k from 0; the powers are undone, and blocks added in fp32. A function of the same and nothing
+// else. The error of normal data is 5e-4 of sqrt(k) rms(a) rms(b) in the mean, a fiftieth of E4M3's own
+// rounding. Rows and columns that hold NaN or infinity give NaN.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ class Pool final : public Parallel {
   }
   ~Pool() override {
     {
-      std::lock_guard lock(mutex_);
+      const std::scoped_lock lock(mutex_);
       stop_ = true;
     }
     wake_.notify_all();
@@ -46,7 +46,7 @@ class Pool final : public Parallel {
   int threads() const override { return static_cast<int>(workers_.size()) + 1; }
   void run(int64_t tasks, FunctionRef<void(int64_t, int)> fn) override {
     {
-      std::lock_guard lock(mutex_);
+      const std::scoped_lock lock(mutex_);
       fn_ = &fn;
       tasks_ = tasks;
       next_ = 0;
@@ -77,7 +77,7 @@ class Pool final : public Parallel {
         seen = round_;
       }
       drain(thread);
-      std::lock_guard lock(mutex_);
+      const std::scoped_lock lock(mutex_);
       if (--busy_ == 0) done_.notify_one();
     }
   }
@@ -99,7 +99,8 @@ class Pool final : public Parallel {
   __m512i a = _mm512_set1_epi32(0x3f803f80), b = _mm512_set1_epi32(0x3a003a00);
   for (int64_t i = 0; i < kProbeSteps / 4; ++i) {
 #pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j) s[j] = _mm512_dpbf16_ps(s[j], (__m512bh)a, (__m512bh)b);
+    for (auto& x : s)
+      x = _mm512_dpbf16_ps(x, __builtin_bit_cast(__m512bh, a), __builtin_bit_cast(__m512bh, b));
     asm volatile("" : "+x"(a), "+x"(b));
   }
   for (auto& x : s) asm volatile("" : "+x"(x));
@@ -140,7 +141,7 @@ class Pool final : public Parallel {
   __m512h a = s[0], b = _mm512_castsi512_ph(_mm512_set1_epi16(0x1400));
   for (int64_t i = 0; i < kProbeSteps / 4; ++i) {
 #pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j) s[j] = _mm512_fmadd_ph(a, b, s[j]);
+    for (auto& x : s) x = _mm512_fmadd_ph(a, b, x);
     asm volatile("" : "+v"(a), "+v"(b));
   }
   for (auto& x : s) asm volatile("" : "+v"(x));
@@ -290,18 +291,18 @@ int main_of(int argc, char** argv) {
     return 2;
   }
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const double seconds = argc > 2 ? std::atof(argv[2]) : 0.5;
+  const double seconds = argc > 2 ? std::strtod(argv[2], nullptr) : 0.5;
   Pool one(1), two(2);
   Pool* const pools[] = {&one, &two};
   std::vector<std::pair<Choice, DType>> kinds = {{*choice, DType::f32}};
   for (const Bf16Dot dot : available_bf16_dots(choice->isa)) {
     if (argc > 3 && bf16_dot_name(dot) != argv[3]) continue;
-    kinds.push_back({Choice{choice->isa, dot}, DType::bf16});
+    kinds.emplace_back(Choice{choice->isa, dot}, DType::bf16);
   }
   constexpr auto kSums = Fp8Accumulation::fp16_64;
   if (fp8_accumulation_refusal(kSums, choice->isa) == nullptr &&
       (argc <= 3 || argv[3] == std::string("fp16_64")))
-    kinds.push_back({Choice{choice->isa, Bf16Dot::fma, kSums}, DType::f8e4m3fn});
+    kinds.emplace_back(Choice{choice->isa, Bf16Dot::fma, kSums}, DType::f8e4m3fn);
   fmt::print("isa {}, GFLOP/s of the instruction's rate in registers\n", isa_name(choice->isa));
   for (const Shape& shape : kShapes) {
     for (const auto& [kind, dtype] : kinds) bench_gemm(kind, shape, dtype, pools, seconds);

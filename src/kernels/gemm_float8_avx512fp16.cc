@@ -23,7 +23,7 @@ struct Float8Gemm {
   using F32 = avx512::Ops;
   static constexpr int kRows = 14, kStride = 16, kColumns = 32;
   static constexpr int kPairs = 32;  // of k between promotions: 64 products
-  static constexpr int64_t kMc = 8 * kRows;
+  static constexpr int64_t kMc = int64_t{8} * kRows;
   static constexpr int kTop = 4;  // the largest magnitude of a packed row is in [2^kTop, 2 2^kTop)
 
   // Rows of A or columns of B where they lie.
@@ -170,7 +170,7 @@ struct Float8Gemm {
         undo[j + c] = s.undo;
       }
       for (int h = 0; h < 2 && h * kColumns < n; ++h) {
-        const int64_t at = column + j + h * kColumns;
+        const int64_t at = column + j + int64_t{h} * kColumns;
         const int m = static_cast<int>(smaller(kColumns, n - h * kColumns));
         if (x.across) continue;
         pack_lines<F>(x, at, 2, (m + 1) / 2, k0, k, factors[h], to + h * panel, kColumns);
@@ -179,7 +179,7 @@ struct Float8Gemm {
       }
       for (int64_t p = 0; x.across && p < k; p += 2) {
         for (int h = 0; h < 2 && h * kColumns < n; ++h)
-          pack_pair<F>(x, column + j + h * kColumns, n - h * kColumns, k0 + p, p + 1 < k, factors[h],
+          pack_pair<F>(x, column + j + int64_t{h} * kColumns, n - h * kColumns, k0 + p, p + 1 < k, factors[h],
                        to + h * panel + p / 2 * kColumns);
       }
     }
@@ -231,11 +231,11 @@ struct Float8Gemm {
     const char* c =
         out.add != nullptr ? reinterpret_cast<const char*>(out.add) : static_cast<const char*>(out.c);
     const int64_t ld = out.add != nullptr ? out.ld_add * 4 : out.ldc * (out.c_is_bf16 ? 2 : 4);
-    const int64_t pace = 2 * kR * kPairs / (pairs + kPairs) + 1;
+    const int64_t pace = int64_t{2} * kR * kPairs / (pairs + kPairs) + 1;
     for (int64_t line = 0; pairs > 0;) {
       const int64_t n = smaller(pairs, kPairs);
       pairs -= n;
-      for (const int64_t to = smaller(line + pace, 2 * kR); line < to; ++line)
+      for (const int64_t to = smaller(line + pace, int64_t{2} * kR); line < to; ++line)
         __builtin_prefetch(c + line / 2 * ld + line % 2 * 64, 0, 2);
       __m512h chain[kR][2];
       LIGNUM_UNROLL

@@ -3,7 +3,7 @@
 #pragma once
 
 #define LIGNUM_INLINE [[gnu::always_inline]] static inline
-#if defined(__clang__)
+#ifdef __clang__
 #define LIGNUM_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define LIGNUM_UNROLL _Pragma("GCC unroll 16")

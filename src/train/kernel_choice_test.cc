@@ -56,7 +56,7 @@ TEST(KernelChoice, SumsOf8BitDotsAreThoseOfTheKeyOrRefused) {
     EXPECT_EQ(k.status().code(), Code::user_error);
   }
   std::vector<std::string> scalar = words;
-  scalar.push_back("isa=scalar");
+  scalar.emplace_back("isa=scalar");
   const auto refused = choose_kernels(config_with(scalar), nullptr);
   EXPECT_EQ(refused.status().message(),
             "fp8_accumulation=fp16_64: it goes with the kernels of isa=avx512 only; set fp32");

@@ -109,7 +109,7 @@ struct Point {
 class Calibrator {
  public:
   Calibrator(const CalibrateOptions& options, hw::CpuMachine machine)
-      : options_(options), kinds_(dot_kinds(options.choice.isa)), builder_("cpu", machine) {}
+      : options_(options), kinds_(dot_kinds(options.choice.isa)), builder_("cpu", std::move(machine)) {}
 
   Status run() {
     LIGNUM_RETURN_IF_ERROR(start_pools());
@@ -162,7 +162,7 @@ class Calibrator {
     spreads_.emplace_back(m.spread, what);
   }
 
-  hw::ProbeOptions probe(double seconds) const {
+  static hw::ProbeOptions probe(double seconds) {
     hw::ProbeOptions p;
     p.min_repeats = 3;
     p.min_seconds = seconds;
@@ -436,31 +436,30 @@ class Calibrator {
 
 }  // namespace
 
-Result<Calibration> calibrate(const CalibrateOptions& asked) {
-  CalibrateOptions options = asked;
+Result<Calibration> calibrate(const CalibrateOptions& options) {
+  CalibrateOptions o = options;
   const hw::CpuMachine machine =
-      hw::this_machine(std::string(kernels::isa_name(options.choice.isa)), LIGNUM_COMMIT);
-  if (options.threads == 0) options.threads = machine.cores;
-  if (options.threads < 1 || options.threads > machine.cores) {
-    return user_error("threads={}: 1 to {}, the cores that this process may use, or 0 for all",
-                      options.threads, machine.cores);
+      hw::this_machine(std::string(kernels::isa_name(o.choice.isa)), LIGNUM_COMMIT);
+  if (o.threads == 0) o.threads = machine.cores;
+  if (o.threads < 1 || o.threads > machine.cores) {
+    return user_error("threads={}: 1 to {}, the cores that this process may use, or 0 for all", o.threads,
+                      machine.cores);
   }
-  if (!(options.seconds > 0)) return user_error("seconds={}: a time above 0", options.seconds);
-  if (options.max_ranks < 1 || options.max_ranks > 64) {
-    return user_error("ranks={}: 1 to 64 thread ranks", options.max_ranks);
+  if (!(o.seconds > 0)) return user_error("seconds={}: a time above 0", o.seconds);
+  if (o.max_ranks < 1 || o.max_ranks > 64) {
+    return user_error("ranks={}: 1 to 64 thread ranks", o.max_ranks);
   }
-  if (options.write && options.path.empty()) options.path = calibrated_spec_path();
-  if (options.write && options.path.empty()) {
+  if (o.write && o.path.empty()) o.path = calibrated_spec_path();
+  if (o.write && o.path.empty()) {
     return user_error(
         "neither XDG_CACHE_HOME nor HOME is set, so there is no cache folder; name a file to write");
   }
-  Calibrator calibrator(options, machine);
+  Calibrator calibrator(o, machine);
   LIGNUM_RETURN_IF_ERROR(calibrator.run());
   LIGNUM_ASSIGN_OR_RETURN(const std::string text, calibrator.builder().build());
-  if (options.write) LIGNUM_RETURN_IF_ERROR(calibrator.builder().write(options.path));
-  LIGNUM_ASSIGN_OR_RETURN(hw::Spec spec,
-                          hw::Spec::parse(text, options.write ? options.path : "this calibration"));
-  Calibration c{std::move(spec), options.write ? options.path : ""};
+  if (o.write) LIGNUM_RETURN_IF_ERROR(calibrator.builder().write(o.path));
+  LIGNUM_ASSIGN_OR_RETURN(hw::Spec spec, hw::Spec::parse(text, o.write ? o.path : "this calibration"));
+  Calibration c{std::move(spec), o.write ? o.path : ""};
   calibrator.summarize(c);
   return c;
 }
