@@ -293,6 +293,8 @@ TEST_P(Parity, FoundScalesLeaveTheBitsToRanksAndRemat) {
     EXPECT_EQ(data, fp8({.fsdp = 2, .remat = "minimal_with_quantization", .prefetch = 0, .threads = 2}));
     const Outcome one = fp8({});
     EXPECT_EQ(one, fp8({.remat = "save_qkv_proj", .fuse = false}));
+    EXPECT_EQ(one, fp8({.offload = {"decoder_layer_input", "query_proj", "mlpwi_0"}}));
+    EXPECT_EQ(one, fp8({.remat = "minimal_offloaded"}));
     // Near the run without quantisation, and not it.
     const Outcome plain = run(with({}));
     for (size_t step = 0; step < one.losses.size(); ++step) {
