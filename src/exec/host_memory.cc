@@ -22,11 +22,12 @@ class Ram final : public HostMemory {
  public:
   Ram(Arena arena, int64_t bytes) : HostMemory(bytes), arena_(std::move(arena)) {}
   Status write(int64_t offset, const std::byte* from, int64_t bytes) override {
-    std::memcpy(arena_.data() + offset, from, static_cast<size_t>(bytes));
+    if (bytes > 0)
+      std::memcpy(arena_.data() + offset, from, static_cast<size_t>(bytes));  // `from` may be null
     return {};
   }
   Status read(int64_t offset, std::byte* to, int64_t bytes) override {
-    std::memcpy(to, arena_.data() + offset, static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(to, arena_.data() + offset, static_cast<size_t>(bytes));
     return {};
   }
   std::string describe() const override { return "RAM"; }
