@@ -10,7 +10,7 @@
 // So a row of A is broadcast by the load port alone, and the two lanes of a pair, added to each other when
 // they are promoted to fp32, come out in the order of columns.
 #include "kernels/float8.h"
-#include "kernels/gemm_path.h"
+#include "kernels/gemm_loop.h"
 #include "kernels/vec_avx512.h"
 
 namespace lignum::kernels {
@@ -120,8 +120,8 @@ struct Float8Gemm {
   // Rows [row, row + rows) of A, at most kMc. Stored across, a line of all panels is read in one go: it lies
   // far from the next one.
   template <class F>
-  static void pack_a(const Lines& x, int64_t row, int64_t rows, int64_t k0, int64_t k, uint32_t* to,
-                     float* undo) {
+  static void pack_rows(const Lines& x, int64_t row, int64_t rows, int64_t k0, int64_t k, uint32_t* to,
+                        float* undo) {
     constexpr int kPanels = kMc / kRows;
     unsigned codes[kMc];
     alignas(64) uint32_t factors[kPanels][kStride] = {};
@@ -155,8 +155,8 @@ struct Float8Gemm {
 
   // Columns [column, column + columns) of B, two panels at a time: stored across, they share cache lines.
   template <class F>
-  static void pack_b(const Lines& x, int64_t column, int64_t columns, int64_t k0, int64_t k, uint32_t* to,
-                     float* undo) {
+  static void pack_columns(const Lines& x, int64_t column, int64_t columns, int64_t k0, int64_t k,
+                           uint32_t* to, float* undo) {
     constexpr int kBoth = 2 * kColumns;
     const int64_t panel = (k + 1) / 2 * kColumns;
     for (int64_t j = 0; j < columns; j += kBoth, to += 2 * panel) {
@@ -202,18 +202,10 @@ struct Float8Gemm {
     _mm512_store_ph(to + 16, _mm512_mul_ph(decode<F>(odd), _mm512_load_ph(factors + 16)));
   }
 
-  // Where a tile goes: c = (the tile undone + add) * row_scale * column_scale.
-  struct Out {
+  // The tile is undone first.
+  struct Out : TileOut {
     const float* undo_rows = nullptr;
     const float* undo_columns = nullptr;
-    const float* add = nullptr;
-    int64_t ld_add = 0;
-    void* c = nullptr;
-    int64_t ldc = 0;
-    bool c_is_bf16 = false;
-    int columns = 0;
-    const float* row_scale = nullptr;
-    const float* column_scale = nullptr;
   };
 
   using TileFn = void (*)(int64_t, const uint32_t*, const uint32_t*, const Out&);
@@ -288,92 +280,40 @@ struct Float8Gemm {
     }
   }
 
-  // One panel of B stays in L1 while the panels of A pass.
-  static void multiply(int64_t rows, int64_t columns, int64_t k, const uint32_t* a, const uint32_t* b,
-                       const Out& out) {
-    const int64_t pairs = (k + 1) / 2;
-    for (int64_t j = 0; j < columns; j += kColumns, b += kColumns * pairs) {
-      const uint32_t* panel = a;
-      for (int64_t i = 0; i < rows; i += kRows, panel += kStride * pairs) {
-        Out at = out;
-        at.columns = static_cast<int>(smaller(kColumns, columns - j));
-        at.undo_rows += i;
-        at.undo_columns += j;
-        at.c = static_cast<char*>(out.c) + (i * out.ldc + j) * (out.c_is_bf16 ? 2 : 4);
-        if (out.add != nullptr) at.add = out.add + i * out.ld_add + j;
-        if (out.row_scale != nullptr) {
-          at.row_scale += i;
-          at.column_scale += j;
-        }
-        tile_of(smaller(kRows, rows - i), Rows<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13>{})(pairs, panel,
-                                                                                                b, at);
-      }
-    }
-  }
-
-  template <class A, class B>
-  static void run(const Gemm& g, const GemmScratch& scratch, const void* a, const void* b, void* c,
-                  int64_t row, int64_t rows, int64_t column, int64_t columns, float* workspace) {
-    const int64_t block = float8_block(g.k);
-    const bool bf16_c = g.c == DType::bf16, partial = bf16_c && g.k > block;
-    const int64_t row_step = partial ? kGemmPartialRows : rows;
-    const Lines lines_a{static_cast<const uint8_t*>(a), g.lda, g.trans_a};
-    const Lines lines_b{static_cast<const uint8_t*>(b), g.ldb, !g.trans_b};
-    float* undo_rows = workspace;
-    float* undo_columns = workspace + kMc;
-    auto* packed_a = reinterpret_cast<uint32_t*>(workspace + scratch.a);
-    auto* packed_b = reinterpret_cast<uint32_t*>(workspace + scratch.b);
-    for (int64_t r0 = row; r0 < row + rows; r0 += row_step) {
-      const int64_t r1 = smaller(r0 + row_step, row + rows);
-      for (int64_t j = column; j < column + columns; j += kGemmNc) {
-        const int64_t nc = smaller(kGemmNc, column + columns - j);
-        for (int64_t p = 0; p < g.k; p += block) {
-          const int64_t kc = smaller(block, g.k - p);
-          const bool last = p + kc == g.k;
-          pack_b<B>(lines_b, j, nc, p, kc, packed_b, undo_columns);
-          for (int64_t i = r0; i < r1; i += kMc) {
-            const int64_t mc = smaller(kMc, r1 - i);
-            pack_a<A>(lines_a, i, mc, p, kc, packed_a, undo_rows);
-            Out out;
-            out.undo_rows = undo_rows;
-            out.undo_columns = undo_columns;
-            if (partial && !last) {
-              out.c = workspace + scratch.partial + (i - r0) * nc;
-              out.ldc = nc;
-            } else {
-              out.c = static_cast<char*>(c) + (i * g.ldc + j) * (bf16_c ? 2 : 4);
-              out.ldc = g.ldc;
-              out.c_is_bf16 = bf16_c;
-            }
-            if (p > 0) {
-              out.add =
-                  partial ? workspace + scratch.partial + (i - r0) * nc : static_cast<const float*>(out.c);
-              out.ld_add = partial ? nc : g.ldc;
-            }
-            if (last && g.row_scale != nullptr) {
-              out.row_scale = g.row_scale + i;
-              out.column_scale = g.column_scale + j;
-            }
-            multiply(mc, nc, kc, packed_a, packed_b, out);
-          }
-        }
-      }
-    }
-  }
-
-  static void block(const Gemm& g, const GemmScratch& scratch, const void* a, const void* b, void* c,
-                    int64_t row, int64_t rows, int64_t column, int64_t columns, float* workspace) {
-    const auto with_b = [&](auto type_a) {
-      if (g.b == DType::f8e4m3fn) {
-        run<decltype(type_a), E4m3>(g, scratch, a, b, c, row, rows, column, columns, workspace);
-      } else {
-        run<decltype(type_a), E5m2>(g, scratch, a, b, c, row, rows, column, columns, workspace);
-      }
-    };
+  // GemmLoop's. What undoes the powers of rows and columns stands in front of the panels.
+  static int64_t block_of(const Gemm& g) { return float8_block(g.k); }
+  static void pack_a(const Gemm& g, const GemmScratch& scratch, const void* a, int64_t i, int64_t rows,
+                     int64_t p, int64_t kc, float* workspace) {
+    const Lines x{static_cast<const uint8_t*>(a), g.lda, g.trans_a};
+    auto* to = reinterpret_cast<uint32_t*>(workspace + scratch.a);
     if (g.a == DType::f8e4m3fn) {
-      with_b(E4m3{});
+      pack_rows<E4m3>(x, i, rows, p, kc, to, workspace);
     } else {
-      with_b(E5m2{});
+      pack_rows<E5m2>(x, i, rows, p, kc, to, workspace);
+    }
+  }
+  static void pack_b(const Gemm& g, const GemmScratch& scratch, const void* b, int64_t j, int64_t columns,
+                     int64_t p, int64_t kc, float* workspace) {
+    const Lines x{static_cast<const uint8_t*>(b), g.ldb, !g.trans_b};
+    auto* to = reinterpret_cast<uint32_t*>(workspace + scratch.b);
+    if (g.b == DType::f8e4m3fn) {
+      pack_columns<E4m3>(x, j, columns, p, kc, to, workspace + kMc);
+    } else {
+      pack_columns<E5m2>(x, j, columns, p, kc, to, workspace + kMc);
+    }
+  }
+  // One panel of B stays in L1 while the panels of A pass.
+  static void multiply(const GemmScratch& scratch, int64_t rows, int64_t columns, int64_t k,
+                       const float* workspace, TileOut out) {
+    const int64_t pairs = (k + 1) / 2;
+    const auto* b = reinterpret_cast<const uint32_t*>(workspace + scratch.b);
+    for (int64_t j = 0; j < columns; j += kColumns, b += kColumns * pairs) {
+      out.columns = static_cast<int>(smaller(kColumns, columns - j));
+      const auto* a = reinterpret_cast<const uint32_t*>(workspace + scratch.a);
+      for (int64_t i = 0; i < rows; i += kRows, a += kStride * pairs) {
+        tile_of(smaller(kRows, rows - i), Rows<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13>{})(
+            pairs, a, b, {out.at(i, j), workspace + i, workspace + kMc + j});
+      }
     }
   }
 
@@ -390,6 +330,6 @@ constexpr GemmPath kGemmFloat8Fp16 = {"fp16_64",
                                       &avx512fp16::Float8Gemm::refuses,
                                       avx512fp16::Float8Gemm::kRows,
                                       avx512fp16::Float8Gemm::kColumns,
-                                      &avx512fp16::Float8Gemm::block};
+                                      &GemmLoop<avx512fp16::Float8Gemm>::block};
 
 }  // namespace lignum::kernels

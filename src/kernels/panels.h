@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "kernels/tile_out.h"
 #include "kernels/unroll.h"
 
 namespace lignum::kernels {
@@ -20,18 +21,7 @@ struct Panels {
   static constexpr int kRows = Ops::kRows;
   static constexpr int kColumns = 2 * kWidth;
 
-  // Where a tile goes: c[i * ldc + j] = the tile (+ add[i * ld_add + j] if add) (* row_scale[i] *
-  // column_scale[j] if these), for j < columns.
-  struct Out {
-    const float* add = nullptr;
-    int64_t ld_add = 0;
-    void* c = nullptr;
-    int64_t ldc = 0;
-    bool c_is_bf16 = false;
-    int columns = 0;
-    const float* row_scale = nullptr;
-    const float* column_scale = nullptr;
-  };
+  using Out = TileOut;
 
   LIGNUM_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -216,21 +206,13 @@ struct Panels {
   // ld_add as in Out. One panel of B stays in L1 while the panels of A pass.
   static void multiply(int64_t rows, int64_t columns, int64_t k, const float* a, int64_t packed_k,
                        const float* b, Out out) {
-    const int64_t c_size = out.c_is_bf16 ? 2 : 4;
     for (int64_t j = 0; j < columns; j += kColumns, b += kColumns * k) {
       out.columns = static_cast<int>(smaller(kColumns, columns - j));
       const TileFn whole = tile_of(kRows, out.columns);
       const float* panel = a;
       for (int64_t i = 0; i < rows; i += kRows, panel += kWidth * packed_k) {
         const int r = static_cast<int>(smaller(kRows, rows - i));
-        Out at = out;
-        at.c = static_cast<char*>(out.c) + (i * out.ldc + j) * c_size;
-        if (out.add != nullptr) at.add = out.add + i * out.ld_add + j;
-        if (out.row_scale != nullptr) {
-          at.row_scale = out.row_scale + i;
-          at.column_scale = out.column_scale + j;
-        }
-        (r == kRows ? whole : tile_of(r, out.columns))(k, panel, b, at);
+        (r == kRows ? whole : tile_of(r, out.columns))(k, panel, b, out.at(i, j));
       }
     }
   }

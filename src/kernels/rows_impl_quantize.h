@@ -84,29 +84,28 @@ void scale_columns(int64_t n, const void* xs, const void* scales, void* ys) {
   for (int64_t i = 0; i < n; ++i) store(y, i, load(x, i) * load(scale, i));
 }
 
-template <class G, class T>
-void clip_gradient(int64_t n, const void* gs, const void* xs, float bound, void* outs) {
+// bound(i): of element i.
+template <class G, class T, class Bound>
+LIGNUM_INLINE void clip(int64_t n, const void* gs, const void* xs, Bound bound, void* outs) {
   const G* g = typed<G>(gs);
   const T* x = typed<T>(xs);
   G* out = typed<G>(outs);
   LIGNUM_IN_PLACE
   for (int64_t i = 0; i < n; ++i) {
     const float y = load(g, i);
-    store(out, i, __builtin_fabsf(load(x, i)) <= bound ? y : 0.0f);
+    store(out, i, __builtin_fabsf(load(x, i)) <= bound(i) ? y : 0.0f);
   }
 }
 
 template <class G, class T>
+void clip_gradient(int64_t n, const void* gs, const void* xs, float bound, void* outs) {
+  clip<G, T>(n, gs, xs, [bound](int64_t) { return bound; }, outs);
+}
+
+template <class G, class T>
 void clip_gradient_columns(int64_t n, const void* gs, const void* xs, const void* bounds, void* outs) {
-  const G* g = typed<G>(gs);
-  const T* x = typed<T>(xs);
   const T* bound = typed<T>(bounds);
-  G* out = typed<G>(outs);
-  LIGNUM_IN_PLACE
-  for (int64_t i = 0; i < n; ++i) {
-    const float y = load(g, i);
-    store(out, i, __builtin_fabsf(load(x, i)) <= load(bound, i) ? y : 0.0f);
-  }
+  clip<G, T>(n, gs, xs, [bound](int64_t i) { return load(bound, i); }, outs);
 }
 
 // In the order of QuantizeIndex.
