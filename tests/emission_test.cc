@@ -2,6 +2,7 @@
 // few modules as there are group sizes. What is awaited is a collective, so await is in their cases.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 
@@ -154,6 +155,21 @@ TEST_F(Emission, OpsOfOneRank) {
   for (const OpCase& c : ops::op_cases(false))
     if (c.op->name != "await") module.add(c);
   ASSERT_GT(module.cases.size(), 50u);
+  run(module);
+}
+
+// Longer rows than any case of the op tests, whose finite differences cost the square of them: attention is
+// then printed as several loops over tiles of queries and a part of a tile.
+TEST_F(Emission, AttentionInTiles) {
+  constexpr int64_t kCase = 229, kLong = 661;
+  Module module(1);
+  for (OpCase c : ops::op_cases(false)) {
+    if (!c.op->name.starts_with("attention") || !c.c.name.ends_with("two_blocks")) continue;
+    for (ops::CaseInput& in : c.c.in) std::replace(in.type.dims.begin(), in.type.dims.end(), kCase, kLong);
+    if (c.c.attrs.all().contains("window")) c.c.attrs.set("window", int64_t{150});
+    module.add(c);
+  }
+  ASSERT_EQ(module.cases.size(), 6u);
   run(module);
 }
 

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "ops/attention/scores.h"
+#include "ops/attention/tiles.h"
 #include "ops/gradient.h"
 
 namespace lignum::ops {
@@ -57,19 +58,8 @@ struct AttentionOp {
   }
 
   static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
-    const auto a = shape_of(s);
-    Arith m(b);
     const std::optional<Value> segments = in.size() > 3 ? std::optional(in[3]) : std::nullopt;
-    const Value scores =
-        attention_scores(b, grouped(b, in[0], a), in[1], segments, s.attrs, a);  // [B, Hkv, S, G, S]
-    const Dims dims = b.type(scores).dims;
-    const Value largest = m.max_last(scores);
-    const Value e = m.exp(m.sub(scores, m.over_row(largest, dims)));
-    const Value sum = m.sum_last(e);
-    const Value p = m.div(e, m.over_row(sum, dims));
-    const Value out = b.transpose(m.matmul(p, in[2], {4}, {1}, {0, 1}, {0, 2}), {0, 2, 1, 3, 4});
-    const Value lse = b.transpose(m.add(largest, m.log(sum)), {0, 1, 3, 2});
-    return {b.convert(b.reshape(out, s.out[0].dims), s.out[0].dtype), b.reshape(lse, s.out[1].dims)};
+    return attention_of(b, all_rows(b, in[0], in[1], in[2], segments), s.attrs);
   }
 
   static void reference(const RefCall& c) {
@@ -120,7 +110,7 @@ struct AttentionOp {
 
   static Buffers buffers(const Site&) { return {}; }
 
-  static constexpr ByDecomposition emit{};
+  static std::vector<std::string> emit(const EmitCall& c) { return emit_attention(c); }
 
   static std::vector<Case> cases() {
     return attention_cases([](Case&, const kernels::Attention&) {});

@@ -80,31 +80,46 @@ std::vector<int64_t> seen_by(const kernels::Attention& a, const RefTensor* segme
   return seen;
 }
 
-Value grouped(Builder& b, Value q, const kernels::Attention& a) {
-  return b.reshape(q, {a.batch, a.seq, a.kv_heads, a.heads / a.kv_heads, a.dim});
+Value grouped(Builder& b, Value q, int64_t kv_heads) {
+  const Dims d = b.type(q).dims;
+  return b.reshape(q, {d[0], d[1], kv_heads, d[2] / kv_heads, d[3]});
 }
 
-Value attention_scores(Builder& b, Value grouped_q, Value k, std::optional<Value> segments,
-                       const Attrs& attrs, const kernels::Attention& a) {
+QueryRows all_rows(Builder& b, Value q, Value k, Value v, std::optional<Value> segments) {
+  return {.q = q,
+          .k = k,
+          .v = v,
+          .positions = Arith(b).iota({b.type(q).dims[1]}, 0),
+          .of_query = segments,
+          .of_key = segments};
+}
+
+Value attention_scores(Builder& b, const QueryRows& r, const Attrs& attrs) {
   Arith m(b);
-  Value scores = m.mul(m.matmul(grouped_q, k, {4}, {3}, {0, 2}, {0, 2}), attrs.get<double>("scale"));
+  const int64_t kv_heads = b.type(r.k).dims[2];
+  Value scores =
+      m.mul(m.matmul(grouped(b, r.q, kv_heads), r.k, {4}, {3}, {0, 2}, {0, 2}), attrs.get<double>("scale"));
   if (const double cap = attrs.get_or<double>("softcap", 0.0); cap > 0)
     scores = m.mul(b.elementwise("tanh", {m.mul(scores, 1 / cap)}), cap);
-  if (!a.causal && !segments) return scores;
+  const bool causal = attrs.get<bool>("causal");
+  if (!causal && !r.of_query) return scores;
   const Dims dims = b.type(scores).dims;
   // Finite, so that no difference of two of them is a NaN; exp() of it is 0 beside any real score.
   constexpr double kMasked = -1e30;
   const Value masked = m.like(scores, kMasked);
-  if (segments) {
-    const Value of_query = b.broadcast(*segments, dims, {0, 2}),
-                of_key = b.broadcast(*segments, dims, {0, 4});
+  if (r.of_query) {
+    const Value of_query = b.broadcast(*r.of_query, dims, {0, 2}),
+                of_key = b.broadcast(*r.of_key, dims, {0, 4});
     scores = m.select(m.compare("eq", of_query, of_key), scores, masked);
   }
-  if (!a.causal) return scores;
-  const Value query = m.iota(dims, 2), key = m.iota(dims, 4);
+  if (!causal) return scores;
+  const Value query = b.broadcast(r.positions, dims, {2});
+  Value key = m.iota(dims, 4);
+  if (r.first_key > 0) key = m.add(key, static_cast<double>(r.first_key));
   scores = m.select(m.compare("ge", query, key), scores, masked);
-  if (a.window == 0 || a.window >= a.seq) return scores;
-  const Value oldest = m.sub(query, m.like(query, static_cast<double>(a.window - 1)));
+  const int64_t window = attrs.get_or<int64_t>("window", 0);
+  if (window == 0 || window >= r.first_key + dims[4]) return scores;
+  const Value oldest = m.sub(query, m.like(query, static_cast<double>(window - 1)));
   return m.select(m.compare("ge", key, oldest), scores, masked);
 }
 

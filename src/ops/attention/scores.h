@@ -1,6 +1,8 @@
 // What attention and its gradient share: their shape, and the scores in their decompositions.
 #pragma once
 
+#include <optional>
+
 #include "kernels/attention.h"
 #include "ops/facets.h"
 
@@ -28,15 +30,25 @@ AttentionFactors attention_factors(const Type& q, const Type& k);
 // Pairs of query and key that the causal mask and the window leave; documents are not known before the run.
 double attention_pairs(const kernels::Attention&);
 
-// Queries by group of heads: [B, S, H, D] as [B, S, Hkv, H / Hkv, D].
-Value grouped(Builder&, Value q, const kernels::Attention&);
+// Queries by group of heads: [B, t, H, D] as [B, t, Hkv, H / Hkv, D].
+Value grouped(Builder&, Value q, int64_t kv_heads);
 // The positions that query i of a row of the batch sees, ascending; segments: the input's values, or null.
 std::vector<int64_t> seen_by(const kernels::Attention&, const RefTensor* segments, int64_t batch, int64_t i);
 
-// scale q . k of grouped queries in f32, soft-capped, [B, Hkv, S, H / Hkv, S]; a large negative number where
-// masked.
-Value attention_scores(Builder&, Value grouped_q, Value k, std::optional<Value> segments, const Attrs& attrs,
-                       const kernels::Attention&);
+// Some queries of each row of the batch and the keys that they may see: t consecutive queries, `keys` keys
+// from first_key on, and where documents are told apart, the numbers of both.
+struct QueryRows {
+  Value q;                                  // [B, t, H, D]
+  Value k, v;                               // [B, keys, Hkv, D]
+  Value positions;                          // of the queries: i32 [t]
+  int64_t first_key = 0;                    // position of the first key
+  std::optional<Value> of_query, of_key{};  // documents: i32 [B, t], [B, keys]
+};
+// All queries and all keys.
+QueryRows all_rows(Builder&, Value q, Value k, Value v, std::optional<Value> segments);
+
+// scale q . k in f32, soft-capped, [B, Hkv, t, H / Hkv, keys]; a large negative number where masked.
+Value attention_scores(Builder&, const QueryRows&, const Attrs& attrs);
 
 // The cases of both. `change` makes an op's own of one with the inputs q, k and v; where documents are told
 // apart, their numbers come behind what it adds: three documents in any order.

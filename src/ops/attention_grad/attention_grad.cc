@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ops/attention/scores.h"
+#include "ops/attention/tiles.h"
 
 namespace lignum::ops {
 namespace {
@@ -48,29 +49,10 @@ struct AttentionGrad {
   }
 
   static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
-    const auto a = grad_shape_of(s);
-    const int64_t group = a.heads / a.kv_heads;
-    Arith m(b);
-    const Value dout = grouped(b, in[0], a), q = grouped(b, in[1], a), k = in[2], v = in[3];
     const std::optional<Value> segments = in.size() > 6 ? std::optional(in[6]) : std::nullopt;
-    const Value scores = attention_scores(b, q, k, segments, s.attrs, a);  // [B, Hkv, S, G, S]
-    const Dims dims = b.type(scores).dims;
-    const Value lse =
-        b.transpose(b.reshape(in[5], {a.batch, a.kv_heads, group, a.seq}), {0, 1, 3, 2});  // [B, Hkv, S, G]
-    const Value p = m.exp(m.sub(scores, m.over_row(lse, dims)));
-    const Value dp = m.matmul(dout, v, {4}, {3}, {0, 2}, {0, 2});
-    const Value delta =
-        b.transpose(m.sum_last(m.mul(m.f32(dout), m.f32(grouped(b, in[4], a)))), {0, 2, 1, 3});
-    Value ds = m.mul(m.mul(p, m.sub(dp, m.over_row(delta, dims))), s.attrs.get<double>("scale"));
-    if (const double cap = s.attrs.get_or<double>("softcap", 0.0); cap > 0) {
-      // Where a key is masked p is 0, and its score, far below the cap, must not make that a NaN.
-      const Value y = m.mul(b.elementwise("max", {scores, m.like(scores, -cap)}), 1 / cap);
-      ds = m.mul(ds, m.sub(1.0, m.mul(y, y)));
-    }
-    const Value dq = b.transpose(m.matmul(ds, k, {4}, {1}, {0, 1}, {0, 2}), {0, 2, 1, 3, 4});
-    const Value dk = b.transpose(m.matmul(ds, q, {2, 3}, {1, 3}, {0, 1}, {0, 2}), {0, 2, 1, 3});
-    const Value dv = b.transpose(m.matmul(p, dout, {2, 3}, {1, 3}, {0, 1}, {0, 2}), {0, 2, 1, 3});
-    return {b.convert(b.reshape(dq, s.out[0].dims), a.dtype), b.convert(dk, a.dtype), b.convert(dv, a.dtype)};
+    Values g = gradients_of(b, {all_rows(b, in[1], in[2], in[3], segments), in[0], in[4], in[5]}, s.attrs);
+    for (Value& v : g) v = b.convert(v, s.in[1].dtype);
+    return g;
   }
 
   static void reference(const RefCall& c) {
@@ -124,7 +106,7 @@ struct AttentionGrad {
 
   static Buffers buffers(const Site&) { return {}; }
 
-  static constexpr ByDecomposition emit{};
+  static std::vector<std::string> emit(const EmitCall& c) { return emit_attention_grad(c); }
 
   static std::vector<Case> cases() {
     return attention_cases([](Case& c, const kernels::Attention& a) {

@@ -1,0 +1,29 @@
+// Attention and its gradient on some rows of queries, and both printed as loops over tiles of queries.
+//
+// XLA would hold all scores, H S^2 numbers in f32: 8 GiB of a layer of 32 heads and 8192 tokens. Printed in
+// tiles it holds kQueryTile rows of them. Keys that no query of a range of tiles may see (causal mask,
+// window) are left out: a causal loop stands in up to kRanges pieces, each over the keys up to its end, which
+// computes 5/8 of all pairs in place of a causal half.
+#pragma once
+
+#include "ops/attention/scores.h"
+
+namespace lignum::ops {
+
+inline constexpr int64_t kQueryTile = 128, kRanges = 4;
+
+// out [B, t, H, D] in q's dtype, lse f32 [B, H, t].
+Values attention_of(Builder&, const QueryRows&, const Attrs& attrs);
+
+struct GradientRows {
+  QueryRows rows;
+  Value dout, out;  // [B, t, H, D]
+  Value lse;        // f32 [B, H, t]
+};
+// dq [B, t, H, D] in q's dtype; what these queries give to dk and dv, f32 [B, keys, Hkv, D].
+Values gradients_of(Builder&, const GradientRows&, const Attrs& attrs);
+
+std::vector<std::string> emit_attention(const EmitCall&);
+std::vector<std::string> emit_attention_grad(const EmitCall&);
+
+}  // namespace lignum::ops
