@@ -80,6 +80,7 @@ Status run_compile(const CompileArguments& a) {
   LIGNUM_ASSIGN_OR_RETURN(const Target target, find_target(config));
   if (!target.topology)
     return user_error("compile_topology is empty: say for which TPUs, tpu7x:2x2x1 or tpu7x-8");
+  LIGNUM_ASSIGN_OR_RETURN(const pjrt::Overrides flags, pjrt::parse_flags(config.text("compile_xla_flags")));
   LIGNUM_ASSIGN_OR_RETURN(const plan::Program program, plan::make_program(target.step));
   pjrt::PrintOptions options = train::print_options(target.step.mesh);
   options.host_memory = true;
@@ -92,7 +93,7 @@ Status run_compile(const CompileArguments& a) {
   LIGNUM_ASSIGN_OR_RETURN(const pjrt::Topology topology,
                           pjrt::Topology::create(plugin, target.topology->text()));
   LIGNUM_ASSIGN_OR_RETURN(const pjrt::CompiledStep step,
-                          pjrt::compile_step(topology, *program.local, options));
+                          pjrt::compile_step(topology, *program.local, options, flags));
   if (!a.hlo.empty()) LIGNUM_RETURN_IF_ERROR(write_file_atomic(a.hlo, step.program.to_text()));
   LIGNUM_ASSIGN_OR_RETURN(const int64_t program_bytes, step.compiled.serialized_size());
   const std::vector<Loop> loops = loops_of(step.program);

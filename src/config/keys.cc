@@ -183,6 +183,8 @@ std::vector<Row> maxtext_rows() {
           .or_minus_one(),
       integer("ici_fsdp_parallelism", 1, 65536, "ranks that share the weights; -1: what is left")
           .or_minus_one(),
+      text("compile_xla_flags",
+           "of 'lignum compile': flags of XLA, --xla_tpu_scoped_vmem_limit_kib=65472, say"),
       text("compile_topology", "compile for it ahead of time: tpu7x-8 (devices) or tpu7x:2x2x1 (chips)"),
 
       integer("base_emb_dim", 1, kMaxDim, "width of the model"),

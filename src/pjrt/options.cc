@@ -85,4 +85,24 @@ Result<std::string> CompileOptions::serialize() const {
   return std::move(out).str();
 }
 
+Result<std::map<std::string, OptionValue>> parse_flags(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\n";
+  std::map<std::string, OptionValue> flags;
+  for (size_t at = text.find_first_not_of(kSpace); at != std::string_view::npos;
+       at = text.find_first_not_of(kSpace, at)) {
+    const std::string_view word = text.substr(at, text.find_first_of(kSpace, at) - at);
+    at += word.size();
+    const std::string_view flag = word.substr(word.starts_with("--") ? 2 : 0);
+    const size_t equals = flag.find('=');
+    const std::string name(flag.substr(0, equals));
+    if (!name.starts_with("xla_"))
+      return user_error("compile_xla_flags: '{}' is no flag; say --xla_name=value, separated by spaces",
+                        word);
+    std::string value = equals == std::string_view::npos ? "true" : std::string(flag.substr(equals + 1));
+    if (!flags.emplace(name, std::move(value)).second)
+      return user_error("compile_xla_flags: {} is given twice", name);
+  }
+  return flags;
+}
+
 }  // namespace lignum::pjrt

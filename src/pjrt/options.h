@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -36,5 +37,9 @@ struct CompileOptions {
   // another length, or a device twice.
   Result<std::string> serialize() const;
 };
+
+// XLA's flags as a command line has them, "--xla_a=1 --xla_b=true", into overrides; a name alone is true. A
+// user error for a word that is no flag, or a name given twice.
+Result<std::map<std::string, OptionValue>> parse_flags(std::string_view text);
 
 }  // namespace lignum::pjrt

@@ -80,5 +80,15 @@ TEST(CompileOptions, RefusesWhatCannotBe) {
   EXPECT_NE(options.serialize().status().message().find("device 1 twice"), std::string::npos);
 }
 
+TEST(Flags, AreReadAsACommandLineHasThem) {
+  const auto flags = parse_flags("  --xla_a=1 xla_b=x=y\n--xla_c ");
+  ASSERT_TRUE(flags.ok()) << flags.status().message();
+  EXPECT_EQ(*flags,
+            (std::map<std::string, OptionValue>{{"xla_a", "1"}, {"xla_b", "x=y"}, {"xla_c", "true"}}));
+  EXPECT_TRUE(parse_flags("")->empty());
+  EXPECT_EQ(parse_flags("--a=1").status().message().find("compile_xla_flags: '--a=1' is no flag"), 0u);
+  EXPECT_EQ(parse_flags("--xla_a=1 --xla_a=2").status().message(), "compile_xla_flags: xla_a is given twice");
+}
+
 }  // namespace
 }  // namespace lignum::pjrt
