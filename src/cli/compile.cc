@@ -24,12 +24,21 @@ struct CompileArguments {
 struct Loop {
   std::string name;
   int64_t dots = 0;
+  // The compiler's estimate of one iteration: of all instructions that have one, and of those of them with a
+  // matmul. What loops inside take is not in either.
+  int64_t cycles = 0, matmul_cycles = 0;
   std::vector<pjrt::AsyncCollective> collectives;
 };
 std::vector<Loop> loops_of(const pjrt::HloProgram& program) {
   std::vector<Loop> loops;
-  for (const pjrt::HloComputation* body : program.while_bodies())
-    loops.push_back({body->name, program.count_dots(*body), program.async_collectives(*body)});
+  for (const pjrt::HloComputation* body : program.while_bodies()) {
+    Loop loop{body->name, program.count_dots(*body), 0, 0, program.async_collectives(*body)};
+    for (const pjrt::HloInstruction& i : body->instructions) {
+      loop.cycles += i.estimated_cycles.value_or(0);
+      if (program.count_dots(i) > 0) loop.matmul_cycles += i.estimated_cycles.value_or(0);
+    }
+    loops.push_back(std::move(loop));
+  }
   return loops;
 }
 
@@ -50,7 +59,11 @@ nlohmann::ordered_json to_json(const Target& target, const pjrt::CompiledStep& s
     nlohmann::ordered_json collectives = nlohmann::ordered_json::array();
     for (const pjrt::AsyncCollective& c : loop.collectives)
       collectives.push_back({{"kind", c.collective}, {"name", c.name}, {"dots_between", c.dots_between}});
-    j["loops"].push_back({{"name", loop.name}, {"dots", loop.dots}, {"collectives", collectives}});
+    j["loops"].push_back({{"name", loop.name},
+                          {"dots", loop.dots},
+                          {"cycles", loop.cycles},
+                          {"matmul_cycles", loop.matmul_cycles},
+                          {"collectives", collectives}});
   }
   return j;
 }
@@ -69,7 +82,10 @@ void print(const Target& target, const pjrt::CompiledStep& step, int64_t program
   if (m.host_temporaries > 0)
     print_line(fmt::format("host memory of a device, as compiled: {}", bytes(m.host_temporaries)));
   for (const Loop& loop : loops) {
-    print_line(fmt::format("loop {}: {} matmuls", loop.name, loop.dots));
+    print_line(fmt::format(
+        "loop {}: {} matmuls, {:.2f} M cycles an iteration, {:.2f} M of them with matmuls (estimated)",
+        loop.name, loop.dots, static_cast<double>(loop.cycles) * 1e-6,
+        static_cast<double>(loop.matmul_cycles) * 1e-6));
     for (const pjrt::AsyncCollective& c : loop.collectives)
       print_line(fmt::format("  {} {}: {} matmuls run under it", c.collective, c.name, c.dots_between));
   }

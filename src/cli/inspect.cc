@@ -19,8 +19,8 @@
 namespace lignum::cli {
 namespace {
 
-constexpr const char* kStages[] = {"forward",   "autodiff", "remat",    "accumulate", "update",
-                                   "partition", "fuse",     "schedule", "memory"};
+constexpr const char* kStages[] = {"forward", "quantise",  "autodiff", "remat", "offload",  "accumulate",
+                                   "update",  "partition", "hoist",    "fuse",  "schedule", "memory"};
 
 struct GraphArguments {
   explicit GraphArguments(CLI::App& verb) : config(verb) {}
@@ -63,6 +63,11 @@ Status inspect_graph(const GraphArguments& a) {
   LIGNUM_ASSIGN_OR_RETURN(const plan::Program program, plan::make_program(target.step));
   if (a.stage == "schedule") text = passes::print_schedule(program.scheduled);
   if (a.stage == "memory") text = memory_text(program.memory);
+  if (text.empty())
+    return user_error(
+        "--stage {}: this step goes through no such pass (quantise: with quantization; hoist: with "
+        "compile_topology)",
+        a.stage);
   if (!a.json) {
     print_line(text);
   } else if (a.stage == "memory") {
@@ -214,8 +219,10 @@ void add_inspect(CLI::App& app, Outcome& outcome) {
       *verb.add_subcommand("graph", "The training step's graph after a pass, its schedule or memory.");
   auto g = std::make_shared<GraphArguments>(graph);
   graph
-      .add_option("--stage", g->stage,
-                  "forward, autodiff, remat, accumulate, update, partition, schedule or memory")
+      .add_option(
+          "--stage", g->stage,
+          "a pass (forward, quantise, autodiff, remat, offload, accumulate, update, partition, hoist, "
+          "fuse), schedule or memory")
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(kStages), std::end(kStages))));
   add_json(graph, g->json, "print one JSON object");
   add_examples(graph, "inspect graph [config.yml] [key=value ...] [--stage STAGE] [--json]",

@@ -33,6 +33,7 @@ Result<Target> find_target(const config::Config& config) {
     t.devices = t.topology->devices();
     LIGNUM_ASSIGN_OR_RETURN(const config::ModelConfig model, config::model_from_config(config));
     LIGNUM_ASSIGN_OR_RETURN(t.step, train::step_options(config, model, t.devices));
+    t.step.xla = true;
   } else {
     LIGNUM_ASSIGN_OR_RETURN(t.spec, find_spec(config, t.no_spec));
     LIGNUM_ASSIGN_OR_RETURN(train::Setup setup, train::make_setup(config, t.spec ? &*t.spec : nullptr));

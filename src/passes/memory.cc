@@ -77,8 +77,9 @@ class Frame {
  public:
   // carries: of the loop that this is the body of; -1 for the outermost graph. over: outputs whose rows are
   // those of a sliced param (a cache that the loop updates).
-  Frame(const Scheduled& s, int threads, int depth, int64_t carries, std::map<int64_t, int64_t> over = {})
-      : s_(s), g_(*s.graph), threads_(threads), depth_(depth), carries_(carries), over_(std::move(over)) {
+  Frame(const Scheduled& s, const MemoryOptions& options, int depth, int64_t carries,
+        std::map<int64_t, int64_t> over = {})
+      : s_(s), g_(*s.graph), options_(options), depth_(depth), carries_(carries), over_(std::move(over)) {
     for (int32_t i = 0; i < end(); ++i) slot_[s_.order[static_cast<size_t>(i)].node] = i;
     find_last_uses();
     merge_in_place();
@@ -309,7 +310,7 @@ class Frame {
         l.allocation.first = 0;
         l.allocation.last = end();
       }
-      if (l.copies == 1) find_rows(v, l.allocation);
+      if (l.copies == 1 && options_.share_rows) find_rows(v, l.allocation);
       live_.push_back(std::move(l));
     }
     for (const auto& [id, at] : slot_) {
@@ -328,7 +329,7 @@ class Frame {
             if (root(n.inputs[static_cast<size_t>(i)]) == merged->second) over[o] = i;
         }
         const Frame& body =
-            bodies_.emplace(id, Frame(s_.bodies.at(id), threads_, depth_ + 1, carry, std::move(over)))
+            bodies_.emplace(id, Frame(s_.bodies.at(id), options_, depth_ + 1, carry, std::move(over)))
                 .first->second;
         l.allocation.part = "temporaries";
         l.allocation.bytes = aligned(body.size().device);
@@ -341,7 +342,7 @@ class Frame {
       } else if (n.kind != "await") {
         const ops::NodeSite site(g_, n);
         l.allocation.part = "workspace";
-        l.allocation.bytes = aligned(ops::get_op(n.kind).workspace(site.site, threads_));
+        l.allocation.bytes = aligned(ops::get_op(n.kind).workspace(site.site, options_.threads));
       }
       if (l.allocation.bytes > 0) live_.push_back(std::move(l));
     }
@@ -443,7 +444,7 @@ class Frame {
 
   const Scheduled& s_;
   const Graph& g_;
-  int threads_;
+  MemoryOptions options_;
   int depth_;
   int64_t carries_;
   std::map<int64_t, int64_t> over_;   // output -> the sliced param in whose row it is made
@@ -465,7 +466,7 @@ std::string state_part(const std::string& param, DType dtype) {
 
 }  // namespace
 
-MemoryPlan plan_memory(const Scheduled& step, int threads) {
+MemoryPlan plan_memory(const Scheduled& step, const MemoryOptions& options) {
   const Graph& g = *step.graph;
   MemoryPlan plan;
   std::vector<Place> params;
@@ -476,7 +477,7 @@ MemoryPlan plan_memory(const Scheduled& step, int threads) {
     plan.state_bytes += aligned(t.bytes());
     state[state_part(g.param_name(i), t.dtype)] += aligned(t.bytes());
   }
-  const Frame frame(step, threads, 0, -1);
+  const Frame frame(step, options, 0, -1);
   const Sizes base{plan.state_bytes, 0};
   plan.layout = frame.lay_out(base, params, {});
   plan.arena_bytes = base.device + frame.size().device;

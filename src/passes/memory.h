@@ -84,8 +84,13 @@ struct MemoryPlan {
       allocations;  // of every graph; a loop stands in its parent as one, and its body follows
 };
 
-// threads: of the rank's pool; kernels' workspaces depend on it, no bits do.
-MemoryPlan plan_memory(const Scheduled& step, int threads);
+struct MemoryOptions {
+  int threads = 1;  // of the rank's pool; kernels' workspaces depend on it, no bits do
+  // A stack that a loop writes may take the place of one that the loop reads, row after row. XLA's buffers
+  // live as a whole.
+  bool share_rows = true;
+};
+MemoryPlan plan_memory(const Scheduled& step, const MemoryOptions& options);
 
 // No two buffers, or rows of stacks, that live at once overlap; views and copies are consistent. For tests
 // and after every planning.

@@ -12,6 +12,7 @@
 #include "ops/op.h"
 #include "passes/autodiff.h"
 #include "passes/fuse.h"
+#include "passes/hoist.h"
 #include "passes/memory.h"
 #include "passes/offload.h"
 #include "passes/partition.h"
@@ -120,6 +121,11 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
     LIGNUM_ASSIGN_OR_RETURN(const Partitioned p, partition(g, mesh));
     return ir::print(p.graph);
   }
+  if (c.pass == "hoist") {
+    const ir::Graph hoisted = hoist_casts(g);
+    LIGNUM_RETURN_IF_ERROR(ops::verify(hoisted));
+    return ir::print(hoisted);
+  }
   if (c.pass == "fuse") {
     const ir::Graph fused = fuse(g);
     LIGNUM_RETURN_IF_ERROR(ops::verify(fused));
@@ -130,7 +136,7 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
   LIGNUM_RETURN_IF_ERROR(verify_schedule(s));
   if (c.pass == "schedule") return print_schedule(s);
   LIGNUM_CHECK(c.pass == "memory", "no pass {}", c.pass);
-  const MemoryPlan plan = plan_memory(s, 1);
+  const MemoryPlan plan = plan_memory(s, {});
   LIGNUM_RETURN_IF_ERROR(verify_memory(s, plan));
   return memory_text(s, plan);
 }

@@ -230,7 +230,7 @@ TEST(Price, MfuAndTokensFromWhatIsGiven) {
 
 TEST(Price, LoopsCopiesArePriced) {
   const passes::Scheduled step = scheduled(kLoop);
-  const passes::MemoryPlan memory = passes::plan_memory(step, 1);
+  const passes::MemoryPlan memory = passes::plan_memory(step, {});
   PriceOptions options;
   options.memory = &memory;
   const Price p = priced(step, box(100e6), kTwo, options);
@@ -417,7 +417,7 @@ TEST(Reuse, OperandsAreAsColdAsWhatRanInBetween) {
   return %3 as "y", %4 as "z"
 }
 )");
-  const passes::MemoryPlan memory = passes::plan_memory(step, 1);
+  const passes::MemoryPlan memory = passes::plan_memory(step, {});
   const auto all = reuse(step, memory.layout, 1);
   ASSERT_EQ(all.size(), 3u);
   for (const auto& slot : all) {
@@ -447,7 +447,7 @@ TEST(Reuse, OperandsAreAsColdAsWhatRanInBetween) {
 
 TEST(Report, TablesAndJsonSayTheSame) {
   const passes::Scheduled step = scheduled(kLoop);
-  const passes::MemoryPlan memory = passes::plan_memory(step, 1);
+  const passes::MemoryPlan memory = passes::plan_memory(step, {});
   const hw::Spec spec = box(100e6);
   PriceOptions options;
   options.memory = &memory;

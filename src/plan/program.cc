@@ -7,6 +7,7 @@
 #include "ops/op.h"
 #include "passes/autodiff.h"
 #include "passes/fuse.h"
+#include "passes/hoist.h"
 #include "passes/offload.h"
 #include "plan/quantization.h"
 
@@ -145,22 +146,31 @@ Done verified(const std::function<void(std::string_view, const ir::Graph&)>& dum
 }
 
 // From the GLOBAL step on.
-Result<Program> finish(ir::Graph global, const passes::Mesh& mesh, const passes::ScheduleOptions& schedule,
-                       bool fuse, int threads, const Done& done) {
+struct FinishOptions {
+  passes::Mesh mesh;
+  passes::ScheduleOptions schedule;
+  bool fuse = true, xla = false;
+  int threads = 1;
+};
+Result<Program> finish(ir::Graph global, const FinishOptions& o, const Done& done) {
   Program p;
   ir::number_origins(global);
   p.global = std::move(global);
-  LIGNUM_ASSIGN_OR_RETURN(passes::Partitioned local, passes::partition(p.global, mesh));
+  LIGNUM_ASSIGN_OR_RETURN(passes::Partitioned local, passes::partition(p.global, o.mesh));
   LIGNUM_RETURN_IF_ERROR(done("partition", local.graph));
   p.params = std::move(local.params);
   p.outputs = std::move(local.outputs);
+  if (o.xla) {
+    local.graph = passes::hoist_casts(local.graph);
+    LIGNUM_RETURN_IF_ERROR(done("hoist", local.graph));
+  }
   p.local = std::make_shared<const ir::Graph>(std::move(local.graph));
   std::shared_ptr<const ir::Graph> native = p.local;
-  if (fuse) native = std::make_shared<const ir::Graph>(passes::fuse(*p.local));
+  if (o.fuse) native = std::make_shared<const ir::Graph>(passes::fuse(*p.local));
   LIGNUM_RETURN_IF_ERROR(done("fuse", *native));
-  p.scheduled = passes::schedule(std::move(native), schedule);
+  p.scheduled = passes::schedule(std::move(native), o.schedule);
   LIGNUM_RETURN_IF_ERROR(passes::verify_schedule(p.scheduled).with_context("after pass schedule"));
-  p.memory = passes::plan_memory(p.scheduled, threads);
+  p.memory = passes::plan_memory(p.scheduled, {.threads = o.threads, .share_rows = !o.xla});
   LIGNUM_RETURN_IF_ERROR(passes::verify_memory(p.scheduled, p.memory).with_context("after pass memory"));
   return p;
 }
@@ -208,7 +218,8 @@ Result<Program> make_program(const ProgramOptions& o) {
     LIGNUM_RETURN_IF_ERROR(done("update", g));
   }
   LIGNUM_ASSIGN_OR_RETURN(
-      Program p, finish(std::move(g), o.mesh, o.schedule, !o.disabled.contains("fuse"), o.threads, done));
+      Program p,
+      finish(std::move(g), {o.mesh, o.schedule, !o.disabled.contains("fuse"), o.xla, o.threads}, done));
   p.notes = std::move(notes);
   return p;
 }
@@ -217,7 +228,7 @@ Result<Program> make_generation_program(const GenerationOptions& o) {
   const Done done = verified(o.dump);
   ir::Graph g = models::generation_step(o.model, o.shape);
   LIGNUM_RETURN_IF_ERROR(done("generation", g));
-  return finish(std::move(g), {}, {}, true, o.threads, done);
+  return finish(std::move(g), {.threads = o.threads}, done);
 }
 
 }  // namespace lignum::plan

@@ -30,7 +30,8 @@ struct ProgramOptions {
   passes::Optimizer optimizer;
   passes::Mesh mesh;
   passes::ScheduleOptions schedule;
-  int threads = 1;  // of a rank's pool
+  bool xla = false;  // for XLA to compile: what it does to loops is in the graph (passes/hoist.h)
+  int threads = 1;   // of a rank's pool
   // CPU: how bf16 dots are taken, as a specification names it; empty: the fastest way that it knows. Prices
   // only.
   std::string bf16_dot;
@@ -40,7 +41,8 @@ struct ProgramOptions {
   int64_t vocab_tiling = 0;        // tiles of tokens in head and loss; see models::loss_tile
   std::vector<std::string> notes;  // of the configuration: what is set and has no effect
 
-  // After each pass, by its name: forward, quantise, autodiff, remat, accumulate, update, partition, fuse.
+  // After each pass, by its name: forward, quantise, autodiff, remat, accumulate, update, partition, hoist
+  // (for XLA), fuse.
   std::function<void(std::string_view pass, const ir::Graph&)> dump;
   // Passes that are left out, by name: remat (everything needed is then saved), fuse.
   std::set<std::string, std::less<>> disabled;

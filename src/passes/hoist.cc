@@ -1,0 +1,153 @@
+#include "passes/hoist.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "ops/op.h"
+
+namespace lignum::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::Value;
+
+// The narrower dtype in which `reader` takes its input, nothing where it takes all of it. A quantize rounds
+// to its scale's dtype first. An absmax that is cast may as well be taken of what is cast: rounding keeps
+// order.
+std::optional<DType> taken_in(const Graph& g, const Node& reader, size_t input) {
+  if (reader.kind == "convert") return reader.types[0].dtype;
+  if (reader.kind == "quantize" && input == 0) return g.type(reader.inputs[1]).dtype;
+  return std::nullopt;
+}
+
+// Whether all that is made of v, a largest value, is cast to `dtype`, perhaps after it is one of all ranks.
+bool is_cast_to(const Graph& g, Value v, DType dtype) {
+  for (const ir::Output& o : g.outputs())
+    if (o.value == v) return false;
+  for (int32_t id = v.node + 1; id < static_cast<int32_t>(g.nodes().size()); ++id) {
+    const Node& n = g.node(id);
+    if (std::find(n.inputs.begin(), n.inputs.end(), v) == n.inputs.end()) continue;
+    const bool cast = n.kind == "convert" && n.types[0].dtype == dtype;
+    const bool passed = (n.kind == "all_reduce" || n.kind == "await") && is_cast_to(g, {id, 0}, dtype);
+    if (!cast && !passed) return false;
+  }
+  return true;
+}
+
+// The casts that are all that a body reads of some of its params: param -> a node that casts it.
+std::map<Value, int32_t> casts_of(const Graph& body) {
+  std::map<Value, int32_t> casts;
+  std::map<Value, Value> source;                 // what a barrier passes on -> the param that it is
+  std::map<Value, bool> other;                   // params that are read otherwise, or in two types
+  std::vector<std::pair<Value, Value>> largest;  // a param, and an absmax of it
+  const auto param_of = [&](Value v) -> std::optional<Value> {
+    if (body.node(v).kind == "param") return v;
+    const auto it = source.find(v);
+    return it == source.end() ? std::nullopt : std::optional(it->second);
+  };
+  for (int32_t id = 0; id < static_cast<int32_t>(body.nodes().size()); ++id) {
+    const Node& n = body.node(id);
+    for (size_t i = 0; i < n.inputs.size(); ++i) {
+      const std::optional<Value> param = param_of(n.inputs[i]);
+      if (!param) continue;
+      if (n.kind == "barrier") {
+        source[{id, static_cast<int32_t>(i)}] = *param;
+      } else if (const auto dtype = taken_in(body, n, i);
+                 dtype && dtype_size(*dtype) < dtype_size(body.type(*param).dtype)) {
+        const int32_t first = casts.emplace(*param, id).first->second;
+        if (taken_in(body, body.node(first), 0) != dtype) other[*param] = true;
+      } else if (n.kind == "absmax") {
+        largest.emplace_back(*param, Value{id, 0});
+      } else {
+        other[*param] = true;
+      }
+    }
+  }
+  for (const ir::Output& o : body.outputs())
+    if (const std::optional<Value> param = param_of(o.value)) other[*param] = true;
+  for (const auto& [param, value] : largest)
+    if (const auto cast = casts.find(param);
+        cast != casts.end() && !is_cast_to(body, value, *taken_in(body, body.node(cast->second), 0)))
+      other[param] = true;
+  for (const auto& [param, read] : other) casts.erase(param);
+  return casts;
+}
+
+// The body whose params in `casts` come cast.
+Graph with_cast_params(const Graph& from, const std::map<Value, int32_t>& casts) {
+  Graph to;
+  to.name = from.name;
+  to.stage = from.stage;
+  std::map<Value, Value> map;
+  std::map<Value, bool> narrow;  // values of `from` that are cast already
+  for (int32_t id = 0; id < static_cast<int32_t>(from.nodes().size()); ++id) {
+    Node n = from.node(id);
+    const Value first{id, 0};
+    if (n.kind == "param") {
+      const auto cast = casts.find(first);
+      if (cast != casts.end()) {
+        n.types[0].dtype = *taken_in(from, from.node(cast->second), 0);
+        narrow[first] = true;
+      }
+      map[first] = to.param(n.attrs.get<std::string>("name"), n.types[0]);
+      to.set_origin(map[first].node, n.origin);
+      continue;
+    }
+    if (n.kind == "convert" && narrow.contains(n.inputs[0])) {
+      map[first] = map.at(n.inputs[0]);
+      continue;
+    }
+    for (size_t i = 0; i < n.inputs.size(); ++i) {
+      const bool passed = n.kind == "barrier" && narrow.contains(n.inputs[i]);
+      n.inputs[i] = map.at(n.inputs[i]);
+      if (!passed) continue;
+      narrow[{id, static_cast<int32_t>(i)}] = true;
+      n.types[i].dtype = to.type(n.inputs[i]).dtype;
+    }
+    const bool widen = n.kind == "absmax" && to.type(n.inputs[0]).dtype != n.types[0].dtype;
+    if (widen) n.types[0].dtype = to.type(n.inputs[0]).dtype;
+    const ir::Tag tag = n.tag;
+    const int32_t origin = n.origin, results = static_cast<int32_t>(n.types.size()),
+                  made = to.add(std::move(n));
+    to.set_origin(made, origin);
+    for (int32_t r = 0; r < results; ++r) map[{id, r}] = {made, r};
+    if (!widen) continue;
+    ops::Builder b(to);
+    b.tag = tag;
+    b.origin = origin;
+    map[first] = b.convert({made, 0}, from.node(id).types[0].dtype);
+  }
+  for (const ir::Output& o : from.outputs()) to.output(o.name, map.at(o.value), o.alias);
+  return to;
+}
+
+}  // namespace
+
+Graph hoist_casts(const Graph& from) {
+  return ir::rewrite(
+      from, [](Graph& to, int32_t, const Node& node, std::span<const Value> inputs) -> std::vector<Value> {
+        if (node.kind != "scan") return {};
+        Node scan = node;
+        scan.inputs.assign(inputs.begin(), inputs.end());
+        Graph body = hoist_casts(*node.body);
+        std::map<Value, int32_t> casts = casts_of(body);
+        const ir::Scan s = ir::scan_of(node);
+        for (int64_t i = 0; i < s.carry; ++i) casts.erase(body.param_value(i));
+        ops::Builder b(to);
+        for (auto i = static_cast<size_t>(s.carry); i < scan.inputs.size(); ++i) {
+          const auto cast = casts.find(body.param_value(static_cast<int64_t>(i)));
+          if (cast == casts.end()) continue;
+          const Node& n = body.node(cast->second);
+          b.tag.path = n.tag.path;  // and nothing else: one cast serves forward and backward
+          b.origin = n.origin;
+          scan.inputs[i] = b.convert(scan.inputs[i], *taken_in(body, n, 0));
+        }
+        scan.body = std::make_shared<Graph>(with_cast_params(body, casts));
+        return to.results(to.add(std::move(scan)));
+      });
+}
+
+}  // namespace lignum::passes
