@@ -48,7 +48,7 @@ nlohmann::ordered_json to_json(const Target& target, const pjrt::CompiledStep& s
   nlohmann::ordered_json j = {{"topology", target.topology->text()},
                               {"devices", target.devices},
                               {"program_bytes", program_bytes},
-                              {"peak_bytes", m.peak},
+                              {"peak_bytes", m.device_peak()},
                               {"arguments_bytes", m.arguments},
                               {"outputs_bytes", m.outputs},
                               {"aliased_bytes", m.aliased},
@@ -77,8 +77,8 @@ void print(const Target& target, const pjrt::CompiledStep& step, int64_t program
   print_line(fmt::format(
       "memory of a device, as compiled: peak {} of {}; arguments {}, outputs {} ({} of them in place), "
       "temporaries {}",
-      bytes(m.peak), bytes(target.device_memory), bytes(m.arguments), bytes(m.outputs), bytes(m.aliased),
-      bytes(m.temporaries)));
+      bytes(m.device_peak()), bytes(target.device_memory), bytes(m.arguments), bytes(m.outputs),
+      bytes(m.aliased), bytes(m.temporaries)));
   if (m.host_temporaries > 0)
     print_line(fmt::format("host memory of a device, as compiled: {}", bytes(m.host_temporaries)));
   for (const Loop& loop : loops) {
@@ -118,9 +118,9 @@ Status run_compile(const CompileArguments& a) {
   } else {
     print(target, step, program_bytes, loops);
   }
-  if (target.device_memory > 0 && step.memory.peak > target.device_memory) {
+  if (target.device_memory > 0 && step.memory.device_peak() > target.device_memory) {
     return check_failed("the step needs {} of device memory, there are {}",
-                        plan::bytes_text(static_cast<double>(step.memory.peak)),
+                        plan::bytes_text(static_cast<double>(step.memory.device_peak())),
                         plan::bytes_text(static_cast<double>(target.device_memory)));
   }
   return {};
