@@ -123,9 +123,8 @@ TEST_P(Golden, ParametersComeBackBitForBit) {
     ASSERT_TRUE(executor.ok()) << executor.status().message();
     const RankShards shards{step->program, step->options.mesh, rank};
     ASSERT_TRUE(load_parameters(options.model, *files, shards, **executor).ok());
-    const Status written =
-        write_parameters(options.model, shards, *writer, "", DType::f32,
-                         [&](int64_t i) -> const std::byte* { return (*executor)->param(i); });
+    const Status written = write_parameters(options.model, shards, *writer, "", DType::f32,
+                                            [&](int64_t i) { return exec::ParamView(**executor, i); });
     ASSERT_TRUE(written.ok()) << written.message();
   }
   ASSERT_TRUE(writer->finish().ok());

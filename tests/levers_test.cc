@@ -56,6 +56,36 @@ TEST(Levers, OptimizersResumeAndHaveTheSameBitsOnMeshes) {
   EXPECT_NE(other.status().message().find("opt_type"), std::string::npos) << other.status().message();
 }
 
+// Moments and parameters in RAM or in a file: the same bits, and a checkpoint that either kind of run goes on
+// from.
+TEST(Levers, StateInHostMemoryResumesAndHasTheSameBits) {
+  const RunFolder f;
+  const std::vector<std::string> moments = {"optimizer_memory_host_offload=true"},
+                                 all = {"optimizer_memory_host_offload=true",
+                                        "parameter_memory_host_offload=true", "host_memory=file:" + f.path()};
+  const std::vector<std::string> kinds[] = {
+      {"mu_dtype=bfloat16", "eval_interval=4"},
+      {"opt_type=sgd", "learning_rate=0.1", "momentum=0.9", "dtype=bfloat16", "ranks=2",
+       "ici_fsdp_parallelism=2"},
+  };
+  for (const auto& kind : kinds) {
+    const std::string name = std::to_string(&kind - kinds);
+    const auto train = [&](const std::string& run, std::vector<std::string> words,
+                           const std::vector<std::string>& offload) {
+      words.insert(words.end(), kind.begin(), kind.end());
+      words.insert(words.end(), offload.begin(), offload.end());
+      return f.train(run + name, words);
+    };
+    ASSERT_OK(train("whole", {}, {}));
+    ASSERT_OK(train("parts", {"steps=3"}, moments));
+    ASSERT_OK(train("parts", {"steps=5"}, {}));
+    ASSERT_OK(train("parts", {}, all));
+    EXPECT_EQ(f.tensors("parts" + name, 8), f.tensors("whole" + name, 8));
+    // The last step, or the evaluation after it. (Each part is evaluated at its end too.)
+    EXPECT_EQ(f.steps("parts" + name).back(), f.steps("whole" + name).back());
+  }
+}
+
 TEST(Levers, WhatChangedIsSaidInOneLine) {
   const RunFolder f;
   ASSERT_OK(f.train("a", {"steps=2", "mu_dtype=bfloat16"}));
@@ -292,6 +322,11 @@ TEST(Levers, APlanHoldsAndPricesTheMoments) {
               1e-3 * setup.update_bytes);
   EXPECT_LT(both.step_seconds, setup.step_seconds);
   EXPECT_LT(sgd.step_seconds, momentum.step_seconds);
+
+  // In host memory they take nothing of the device, but for a layer's on their way.
+  const Planned host = planned(f, {"optimizer_memory_host_offload=true"});
+  EXPECT_EQ(host.optimizer_bytes, 0);
+  EXPECT_GT(host.step_seconds, setup.step_seconds);
 
   const Ended plan = run(f, {"plan", f / "tiny.yml", "mu_dtype=bfloat16"});
   ASSERT_EQ(plan.code, 0) << plan.err;

@@ -40,7 +40,7 @@ Measured measure(int64_t fsdp, const std::string& remat, DType dtype) {
     e.parallel = pool.get();
     e.choice = {kernels::best_isa()};
     LIGNUM_ASSIGN_OR_RETURN(const auto executor, exec::Executor::create(e));
-    init_parameters(o.model, {*program, o.mesh, transport.rank()}, *executor, 1);
+    LIGNUM_RETURN_IF_ERROR(init_parameters(o.model, {*program, o.mesh, transport.rank()}, *executor, 1));
     // Token 0 everywhere, every label supervised: the arena reads as zero until it is written.
     auto* positions = reinterpret_cast<int32_t*>(executor->param("positions"));
     for (int32_t i = 0; i < 2 * 256; ++i) positions[i] = i % 256;

@@ -85,7 +85,7 @@ Outcome run(const std::vector<Row>& rows, bool segmented, const Way& way) {
   const auto executor = exec::Executor::create(e);
   EXPECT_TRUE(executor.ok()) << executor.status().message();
   exec::Executor& x = **executor;
-  init_parameters(o.model, {*program, o.mesh, 0}, x, 7);
+  EXPECT_TRUE(init_parameters(o.model, {*program, o.mesh, 0}, x, 7).ok());
   for (size_t r = 0; r < rows.size(); ++r) {
     const auto put = [&](const char* name, const std::vector<int32_t>& from) {
       std::copy(from.begin(), from.end(),

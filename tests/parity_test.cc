@@ -34,6 +34,7 @@ struct Setting {
   std::string host = "ram";
   std::string fp8 = "";  // the calibrations of the layers' dots, weights, activations, gradients; empty: none
   bool per_tensor = false;
+  bool moments = false, weights = false;  // in host memory
 };
 
 struct Outcome {
@@ -100,12 +101,23 @@ Status run_rank(const plan::Program& program, const plan::ProgramOptions& option
   const bool gradients = options.outputs == plan::Outputs::grads;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!writes_shard(program.params[i], options.mesh, rank)) continue;
-    const std::byte* data = gradients ? executor->output("grad:" + parameters[i].pattern)
-                                      : executor->param(static_cast<int64_t>(i));
-    const auto* from = reinterpret_cast<const float*>(data);
+    std::vector<float> shard;
+    if (gradients) {
+      const std::string name = "grad:" + parameters[i].pattern;
+      const ir::Type& type = program.local->type(program.local->param_value(static_cast<int64_t>(i)));
+      const auto* from = reinterpret_cast<const float*>(executor->output(name));
+      shard.assign(from, from + type.elements());
+    } else {
+      exec::ParamView view(*executor, static_cast<int64_t>(i));
+      shard.resize(static_cast<size_t>(view.bytes()) / sizeof(float));
+      for (int64_t at = 0; at < view.bytes(); at += view.row_bytes())
+        std::memcpy(reinterpret_cast<std::byte*>(shard.data()) + at, view.read(at),
+                    static_cast<size_t>(view.row_bytes()));
+      LIGNUM_RETURN_IF_ERROR(view.finish());
+    }
     for_each_run(parameters[i].dims, program.params[i], options.mesh, rank,
                  [&](int64_t local, int64_t global, int64_t count) {
-                   std::copy_n(from + local, count, out.parameters[i].begin() + global);
+                   std::copy_n(shard.begin() + local, count, out.parameters[i].begin() + global);
                  });
   }
   return {};
@@ -164,6 +176,8 @@ plan::ProgramOptions options_of(const Setting& s) {
     o.remat.offloaded = o.remat.saved;
   }
   o.optimizer.clip = 1e9;  // inactive: its coefficient is exactly 1
+  o.optimizer.offloaded = s.moments;
+  o.host_parameters = s.weights;
   o.schedule = {s.prefetch, s.overlap};
   o.threads = s.threads;
   if (!s.fp8.empty()) o.quantization = {fp8_full(s.fp8, s.per_tensor)};
@@ -176,7 +190,9 @@ Outcome run(const Setting& s) {
   return run(
       o, 3,
       [&](exec::Executor& e, const RankShards& shards, int32_t step) {
-        if (step == 0) init_parameters(o.model, shards, e, 7);
+        if (step == 0) {
+          EXPECT_TRUE(init_parameters(o.model, shards, e, 7).ok());
+        }
         put_step(e, step);
         fill_batch(e, step * kRows + shards.rank * rows, rows);
       },
@@ -265,6 +281,28 @@ TEST_P(Parity, OffloadLeavesTheBits) {
   EXPECT_EQ(run(with({.fsdp = 2})), run(with({.fsdp = 2, .overlap = false, .offload = all, .host = file})));
 }
 
+TEST_P(Parity, StateInHostMemoryLeavesTheBits) {
+  const std::string file = "file:" + testing::TempDir();
+  const std::vector<std::string> some = {"decoder_layer_input", "mlpwi_0"};
+  const Outcome base = run(with({}));
+  EXPECT_EQ(base, run(with({.moments = true})));
+  EXPECT_EQ(base, run(with({.remat = "full", .prefetch = 0, .weights = true})));
+  EXPECT_EQ(base, run(with({.overlap = false, .host = file, .moments = true, .weights = true})));
+  EXPECT_EQ(
+      run(with({.tied = true})),
+      run(with(
+          {.prefetch = 3, .threads = 2, .tied = true, .offload = some, .moments = true, .weights = true})));
+  const Outcome sharded = run(with({.fsdp = 2, .hidden = 65}));
+  for (const int64_t prefetch : {0, 2})
+    EXPECT_EQ(sharded,
+              run(with({.fsdp = 2, .prefetch = prefetch, .hidden = 65, .moments = true, .weights = true})));
+  EXPECT_EQ(run(with({.data = 2, .accumulation = 2})),
+            run(with({.data = 2, .accumulation = 2, .offload = some, .moments = true, .weights = true})));
+  const std::string fp8 = "absmax absmax,0.9 absmax";
+  EXPECT_EQ(run(with({.fp8 = fp8})),
+            run(with({.remat = "minimal", .fp8 = fp8, .moments = true, .weights = true})));
+}
+
 TEST_P(Parity, UnevenShards) {
   // 65 wide over 2 and 4 ranks: the last shard is padded.
   EXPECT_EQ(run(with({.data = 2, .hidden = 65})), run(with({.fsdp = 2, .remat = "full", .hidden = 65})));
@@ -311,7 +349,7 @@ TEST(Quantisation, ZeroActivationsAreNoFault) {
         options_of({.dtype = DType::bf16, .fp8 = "absmax absmax absmax", .per_tensor = per_tensor});
     const Outcome out = run(o, 2, [&](exec::Executor& e, const RankShards& shards, int32_t step) {
       if (step == 0) {
-        init_parameters(o.model, shards, e, 7);
+        EXPECT_TRUE(init_parameters(o.model, shards, e, 7).ok());
         const auto parameters = models::parameters(o.model);
         for (size_t p = 0; p < parameters.size(); ++p)
           if (parameters[p].pattern.ends_with("post_attention_layernorm.weight"))
@@ -386,7 +424,7 @@ plan::ProgramOptions masked(int64_t data, int64_t accumulation) {
 // layers add nothing to the embedding, whose row i is the unit vector i, and so column i of the head is what
 // token i gets.
 void make_losses_known(const config::ModelConfig& m, const RankShards& shards, exec::Executor& e) {
-  init_parameters(m, shards, e, 3);
+  EXPECT_TRUE(init_parameters(m, shards, e, 3).ok());
   const auto parameters = models::parameters(m);
   for (size_t p = 0; p < parameters.size(); ++p) {
     auto* w = reinterpret_cast<float*>(e.param(static_cast<int64_t>(p)));
@@ -410,10 +448,11 @@ void make_losses_known(const config::ModelConfig& m, const RankShards& shards, e
 Outcome run_masked(plan::ProgramOptions o, bool known_losses, plan::Outputs outputs) {
   o.outputs = outputs;
   return run(o, 1, [&](exec::Executor& e, const RankShards& shards, int32_t step) {
-    if (known_losses)
+    if (known_losses) {
       make_losses_known(o.model, shards, e);
-    else
-      init_parameters(o.model, shards, e, 3);
+    } else {
+      EXPECT_TRUE(init_parameters(o.model, shards, e, 3).ok());
+    }
     if (outputs == plan::Outputs::state) put_step(e, step);
     const int64_t ranks = o.mesh.ranks(), rows = 2 / ranks;
     for (int64_t r = 0; r < rows; ++r) {

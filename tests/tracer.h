@@ -122,7 +122,8 @@ inline Result<NativeRun> run_native(const Step& step, const NativeOptions& optio
     o.parallel = pool.get();
     o.overlap = step.options.schedule.overlap;
     LIGNUM_ASSIGN_OR_RETURN(const auto executor, exec::Executor::create(o));
-    train::init_parameters(step.options.model, {step.program, mesh, rank}, *executor, options.seed);
+    LIGNUM_RETURN_IF_ERROR(
+        train::init_parameters(step.options.model, {step.program, mesh, rank}, *executor, options.seed));
     const Filler filler{step, options.seed};
     for (int64_t p = 0; p < static_cast<int64_t>(local.params().size()); ++p) {
       const ir::Type& type = local.type(local.param_value(p));

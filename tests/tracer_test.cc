@@ -414,6 +414,27 @@ TEST_F(ForTpu, OffloadedActivationsLieInHostMemory) {
   EXPECT_EQ(compiled.memory.host_temporaries, planned);
 }
 
+// Likewise parameters and moments: arguments there, updated in their place.
+TEST_F(ForTpu, StateLiesInHostMemory) {
+  plan::ProgramOptions in_host = tpu_step("full");
+  in_host.optimizer.offloaded = true;
+  in_host.host_parameters = true;
+  ASSERT_VALUE(step, make_step(in_host));
+  pjrt::PrintOptions options = train::print_options(step.options.mesh);
+  options.host_memory = true;
+  ASSERT_VALUE(compiled, pjrt::compile_step(*topology_, *step.program.local, options));
+  const ir::Graph& local = *step.program.local;
+  int64_t state = 0, planned = 0;  // planned: in whole blocks of a file
+  for (int64_t i = 0; i < static_cast<int64_t>(local.params().size()); ++i)
+    if (const ir::Type& type = local.type(local.param_value(i)); type.host) state += type.bytes();
+  for (const passes::MemoryPart& part : step.program.memory.host_state) planned += part.bytes;
+  EXPECT_EQ(planned, step.program.memory.host_state_bytes);
+  EXPECT_NEAR(static_cast<double>(planned), static_cast<double>(state), 0.03 * static_cast<double>(state));
+  EXPECT_EQ(compiled.memory.host_arguments, state);
+  EXPECT_EQ(compiled.memory.host_aliased, state);
+  EXPECT_EQ(compiled.memory.host_temporaries, 0);
+}
+
 // A width that 8 devices do not divide.
 TEST_F(ForTpu, UnevenWidth) {
   plan::ProgramOptions options = tpu_step("full");

@@ -400,7 +400,8 @@ int64_t allocations_of_steps(const RunFolder& f, const std::vector<std::string>&
     LIGNUM_ASSIGN_OR_RETURN(const train::Ranks ranks, train::Ranks::join(transport));
     LIGNUM_ASSIGN_OR_RETURN(const auto pool, exec::ThreadPool::create(setup->threads));
     LIGNUM_ASSIGN_OR_RETURN(const auto executor, train::make_executor(*setup, *program, ranks, *pool, 0));
-    train::init_parameters(setup->model, {*program, setup->step.mesh, ranks.rank()}, *executor, 1);
+    LIGNUM_RETURN_IF_ERROR(
+        train::init_parameters(setup->model, {*program, setup->step.mesh, ranks.rank()}, *executor, 1));
     train::Batch batch(setup->batch.rows, setup->batch.seq);
     const train::BatchInputs inputs(*executor);
     for (int32_t step = 0; step <= 10; ++step) {

@@ -44,6 +44,14 @@ Status run_calibrate(const CalibrateArguments& a) {
   std::string ways;
   for (const hw::DotRate& r : dots)
     ways += fmt::format("{}{} {:.1f}", ways.empty() ? "" : ", ", r.way, r.flops * 1e-9);
+  if (!c.spec.curves().host_file.empty()) {
+    constexpr double kBytes = 1 << 22;
+    LIGNUM_ASSIGN_OR_RETURN(const hw::FileTransfer write, c.spec.curves().file_transfer(true, kBytes));
+    LIGNUM_ASSIGN_OR_RETURN(const hw::FileTransfer read, c.spec.curves().file_transfer(false, kBytes));
+    print_line(fmt::format("a file is written at {:.2f} GB/s, read at {:.2f} GB/s ({})",
+                           1e-9 * kBytes / write.seconds, 1e-9 * kBytes / read.seconds,
+                           c.spec.curves().host_file.front().source));
+  }
   print_line(fmt::format("bf16 GEMM, mean of all shapes: {} GFLOP/s", ways));
   print_line(fmt::format("{} points; spread {:.1f} % (median), {:.1f} % at worst ({}){}", c.points,
                          100 * c.median_spread, 100 * c.worst_spread, c.worst,
@@ -65,9 +73,14 @@ void add_calibrate(CLI::App& app, Outcome& outcome) {
       ->check(CLI::Range(0, 1024));
   verb.add_option("--ranks", a->options.max_ranks, "collectives of 2, 4, ... ranks up to this")
       ->check(CLI::Range(1, 1024));
+  verb.add_option(
+      "--files", a->options.files,
+      "folder of a file whose rates are measured, as host_memory=file:FOLDER uses it; default: where the "
+      "result is written");
   verb.add_option("--out", a->options.path, "where to write, instead of the cache folder");
   add_json(verb, a->json, "print one JSON object");
-  add_examples(verb, "calibrate [--seconds S] [--threads N] [--ranks N] [--out PATH] [--json]",
+  add_examples(verb,
+               "calibrate [--seconds S] [--threads N] [--ranks N] [--files FOLDER] [--out PATH] [--json]",
                {"calibrate", "calibrate --seconds 60 --ranks 4"});
   verb.final_callback([a, &outcome] { outcome.status = run_calibrate(*a); });
 }

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "tune/calibrate.h"
+#include "tune/file_timing.h"
 
 namespace lignum::cli {
 
@@ -30,6 +31,24 @@ Result<config::Config> ConfigWords::load(const std::vector<std::string>& more) c
   return config::Config::load(path, overrides);
 }
 
+namespace {
+
+// A specification that has measured no file gets the rates of the one that the run uses.
+Result<std::optional<hw::Spec>> with_file_rates(hw::Spec spec, const config::Config& config) {
+  constexpr std::string_view kFile = "file:";
+  constexpr double kSeconds = 0.3;
+  const std::string& where = config.text("host_memory");
+  if (spec.is_cpu() && where.starts_with(kFile) && spec.curves().host_file.empty()) {
+    LIGNUM_ASSIGN_OR_RETURN(
+        std::vector<hw::HostFilePoint> points,
+        tune::time_file(where.substr(kFile.size()), kSeconds, "measured at the start of this command"));
+    spec.set_host_file(std::move(points));
+  }
+  return std::optional<hw::Spec>(std::move(spec));
+}
+
+}  // namespace
+
 Result<std::optional<hw::Spec>> find_spec(const config::Config& config, std::string& why_not) {
   const std::string& name = config.text("spec");
   if (name.empty()) {
@@ -38,10 +57,10 @@ Result<std::optional<hw::Spec>> find_spec(const config::Config& config, std::str
       why_not = spec.status().message();
       return std::optional<hw::Spec>();
     }
-    return std::optional<hw::Spec>(std::move(spec).value());
+    return with_file_rates(std::move(spec).value(), config);
   }
   LIGNUM_ASSIGN_OR_RETURN(hw::Spec spec, name == "cpu" ? tune::load_calibrated_spec() : hw::Spec::load(name));
-  return std::optional<hw::Spec>(std::move(spec));
+  return with_file_rates(std::move(spec), config);
 }
 
 void add_json(CLI::App& verb, bool& json, const std::string& what) { verb.add_flag("--json", json, what); }

@@ -308,6 +308,15 @@ struct Executor::Impl final : ops::Collectives {
     return {};
   }
 
+  Status copy_row(int64_t param, int64_t row, bool to_host, std::byte* bytes) {
+    const Value v = top->graph->param_value(param);
+    const passes::HostRows rows = passes::host_rows(top->graph->type(v));
+    const Place& place = options.plan->layout.places.at(v);
+    LIGNUM_CHECK(place.host && row < rows.rows, "row {} of {} in host memory", row, rows.rows);
+    copies->submit({to_host, bytes, place.base + row * rows.stride, rows.bytes});
+    return copies->drain();
+  }
+
   Status step() {
     Loops loops;
     for (Instruction& ins : top->instructions) LIGNUM_RETURN_IF_ERROR(run_slot(*top, ins, loops));
@@ -370,11 +379,26 @@ const std::byte* Executor::output(int64_t i) const {
   return impl_->at(impl_->options.plan->layout.places.at(v), {});
 }
 
-std::byte* Executor::param(std::string_view name) {
+int64_t Executor::param_index(std::string_view name) const {
   const Graph& g = *impl_->top->graph;
   for (int64_t i = 0; i < static_cast<int64_t>(g.params().size()); ++i)
-    if (g.param_name(i) == name) return param(i);
+    if (g.param_name(i) == name) return i;
   LIGNUM_CHECK(false, "the step has no param {}", name);
+}
+
+std::byte* Executor::param(std::string_view name) { return param(param_index(name)); }
+
+const ir::Type& Executor::param_type(int64_t i) const {
+  const Graph& g = *impl_->top->graph;
+  return g.type(g.param_value(i));
+}
+
+Status Executor::read_row(int64_t param, int64_t row, std::byte* to) {
+  return impl_->copy_row(param, row, false, to);
+}
+
+Status Executor::write_row(int64_t param, int64_t row, const std::byte* from) {
+  return impl_->copy_row(param, row, true, const_cast<std::byte*>(from));  // only read
 }
 
 bool Executor::has_param(std::string_view name) const {

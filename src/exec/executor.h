@@ -50,13 +50,18 @@ class Executor {
   ~Executor();
 
   // The bytes of a param or output of the step: this rank's shard. Params are zero until written (padding
-  // must stay zero).
+  // must stay zero). Aborts for one in host memory, which has no address: see param_view.h.
   std::byte* param(int64_t i);
   const std::byte* output(int64_t i) const;
   // By name; aborts when the step has none.
   std::byte* param(std::string_view name);
   bool has_param(std::string_view name) const;
   const std::byte* output(std::string_view name) const;
+  int64_t param_index(std::string_view name) const;  // likewise
+  const ir::Type& param_type(int64_t i) const;
+  // A row (passes::HostRows) of a param in host memory. Not inside a step.
+  Status read_row(int64_t param, int64_t row, std::byte* to);
+  Status write_row(int64_t param, int64_t row, const std::byte* from);
 
   // Runs the step once. An op's error (a token outside the vocabulary) or a failed collective ends it; the
   // arena's content is then undefined, the error names the node.

@@ -49,7 +49,7 @@ Load weights_of(const ModelFolder& folder) {
 }
 Load random_weights(const config::ModelConfig& model) {
   return [&model](const plan::Program& program, exec::Executor& executor) {
-    train::init_parameters(model, {program, {}, 0}, executor, 5);
+    EXPECT_TRUE(train::init_parameters(model, {program, {}, 0}, executor, 5).ok());
   };
 }
 

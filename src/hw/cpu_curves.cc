@@ -181,6 +181,13 @@ void visit(F& f, CollectivePoint& p) {
   f.positive("bytes", p.bytes);
 }
 template <class F>
+void visit(F& f, HostFilePoint& p) {
+  f.text("op", p.op);
+  f.text("source", p.source);
+  f.positive("bytes", p.bytes);
+  f.positive("cpu_seconds", p.cpu_seconds);
+}
+template <class F>
 void visit(F& f, DispatchPoint& p) {
   f.positive("threads", p.threads);
 }
@@ -359,10 +366,22 @@ Result<double> CpuCurves::dispatch_seconds(int threads) const {
       [](const LogCurve& curve) { return curve.at(1); });
 }
 
+Result<FileTransfer> CpuCurves::file_transfer(bool write, double bytes) const {
+  LogCurve rate, share;
+  for (const HostFilePoint& p : host_file) {
+    if (p.op != (write ? "write" : "read")) continue;
+    rate.add(static_cast<double>(p.bytes), static_cast<double>(p.bytes) / p.seconds);
+    share.add(static_cast<double>(p.bytes), std::min(1.0, p.cpu_seconds / p.seconds));
+  }
+  if (rate.empty())
+    return user_error("curves: no file was measured; run `lignum calibrate` again, with --files FOLDER");
+  return FileTransfer{bytes / rate.at(std::max(1.0, bytes)), share.at(std::max(1.0, bytes))};
+}
+
 Result<CpuCurves> CpuCurves::parse(const nlohmann::json& json) {
   if (!json.is_object()) return user_error("curves: {} is not an object", json.dump());
-  constexpr std::array<std::string_view, 6> kNames = {"gemm",      "stream",      "rows",
-                                                      "attention", "collectives", "dispatch"};
+  constexpr std::array<std::string_view, 7> kNames = {"gemm",        "stream",   "rows",     "attention",
+                                                      "collectives", "dispatch", "host_file"};
   for (const auto& [key, unused] : json.items()) {
     if (std::find(kNames.begin(), kNames.end(), key) == kNames.end()) {
       return user_error("curves.{}: no such curve; there are {}", key, fmt::join(kNames, ", "));
@@ -375,6 +394,10 @@ Result<CpuCurves> CpuCurves::parse(const nlohmann::json& json) {
   LIGNUM_RETURN_IF_ERROR(read_points(json, "attention", false, curves.attention));
   LIGNUM_RETURN_IF_ERROR(read_points(json, "collectives", false, curves.collectives));
   LIGNUM_RETURN_IF_ERROR(read_points(json, "dispatch", true, curves.dispatch));
+  LIGNUM_RETURN_IF_ERROR(read_points(json, "host_file", false, curves.host_file));
+  for (const HostFilePoint& p : curves.host_file)
+    if (p.op != "write" && p.op != "read")
+      return user_error("curves.host_file: op \"{}\"; allowed: write, read", p.op);
   return curves;
 }
 
@@ -384,7 +407,8 @@ nlohmann::json CpuCurves::to_json() const {
           {"rows", write_points(rows)},
           {"attention", write_points(attention)},
           {"collectives", write_points(collectives)},
-          {"dispatch", write_points(dispatch)}};
+          {"dispatch", write_points(dispatch)},
+          {"host_file", write_points(host_file)}};
 }
 
 }  // namespace lignum::hw

@@ -66,6 +66,13 @@ struct CollectivePoint {  // `bytes` as in collective_time() (roofline.h); every
   int64_t bytes = 0;
   double seconds = 0, spread = 0;
 };
+struct HostFilePoint {  // `bytes` between memory and a file as host_memory=file:FOLDER holds it
+  std::string op;       // "write", "read"
+  std::string source;   // the folder, and when it was measured
+  int64_t bytes = 0;
+  double cpu_seconds = 0;  // of `seconds`, those in which the thread that moves them computes
+  double seconds = 0, spread = 0;
+};
 struct DispatchPoint {  // one node with nothing to do: queue, wake-up and barrier of the thread pool
   int threads = 1;
   double seconds = 0, spread = 0;
@@ -81,6 +88,12 @@ struct DotRate {
   double flops = 0;
 };
 
+// Of one transfer between memory and a file.
+struct FileTransfer {
+  double seconds = 0;
+  double cpu_share = 0;  // of a core
+};
+
 class CpuCurves {
  public:
   std::vector<GemmPoint> gemm;
@@ -89,6 +102,7 @@ class CpuCurves {
   std::vector<AttentionPoint> attention;
   std::vector<CollectivePoint> collectives;
   std::vector<DispatchPoint> dispatch;
+  std::vector<HostFilePoint> host_file;
 
   // Rates of the whole machine with `threads` threads at work. An error says what was measured and how to
   // measure more. `way`, of bf16 operands: empty takes the fastest.
@@ -100,6 +114,8 @@ class CpuCurves {
                                 std::string_view way = {}) const;                  // FLOP/s
   Result<double> collective_bandwidth(Collective, int ranks, double bytes) const;  // byte/s
   Result<double> dispatch_seconds(int threads) const;
+  // Of one rank that has the disk to itself.
+  Result<FileTransfer> file_transfer(bool write, double bytes) const;
 
   // Each way that GEMMs of that dtype were measured in, fastest first: the geometric mean over the shapes and
   // thread counts that all of these ways were measured at, or over its own where none is common.

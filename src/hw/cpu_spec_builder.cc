@@ -79,6 +79,11 @@ CpuSpecBuilder& CpuSpecBuilder::dispatch(int threads, const Measurement& r) {
   return *this;
 }
 
+CpuSpecBuilder& CpuSpecBuilder::host_file(std::vector<HostFilePoint> points) {
+  curves_.host_file = std::move(points);
+  return *this;
+}
+
 Result<std::string> CpuSpecBuilder::build() const {
   nlohmann::ordered_json json;
   json["schema"] = 1;

@@ -30,6 +30,7 @@ class CpuSpecBuilder {
                             int64_t head_dim, const Measurement&, std::string_view way = "fma");
   CpuSpecBuilder& collective(Collective, int ranks, int64_t bytes, const Measurement&);
   CpuSpecBuilder& dispatch(int threads, const Measurement&);
+  CpuSpecBuilder& host_file(std::vector<HostFilePoint> points);
 
   // The JSON text, read back through Spec::parse before it is returned: what is missing is refused here, by
   // key.

@@ -49,6 +49,9 @@ CpuSpecBuilder two_cores() {
   b.collective(Collective::all_gather, 2, 1 << 20, took((1 << 20) / 5e9));
   b.collective(Collective::all_gather, 2, 64 << 20, took((64 << 20) / 10e9));
   b.collective(Collective::reduce_scatter, 2, 1 << 20, took((1 << 20) / 4e9));
+  b.host_file({{"write", "/disk, measured", 1 << 16, 1e-5, (1 << 16) / 1e9, 0.1},
+               {"write", "/disk, measured", 1 << 22, 1e-4, (1 << 22) / 2e9, 0.1},
+               {"read", "/disk, measured", 1 << 22, 4e-4, (1 << 22) / 4e9, 0.1}});
   return b;
 }
 
@@ -251,6 +254,23 @@ TEST(CpuSpec, CollectivesBetweenRanks) {
   EXPECT_SAYS(collective_time(spec, Collective::all_gather, 1 << 20, 4).status().message(),
               "calibrate ranks=4");
   EXPECT_SAYS(collective_time(spec, Collective::all_to_all, 1 << 20, 2).status().message(), "all_to_all");
+}
+
+TEST(CpuSpec, FilesAreWrittenAndReadAtTheirOwnRates) {
+  const Spec spec = box();
+  const Result<FileTransfer> write = spec.curves().file_transfer(true, 1 << 16),
+                             more = spec.curves().file_transfer(true, 1 << 26),
+                             read = spec.curves().file_transfer(false, 1 << 20);
+  ASSERT_TRUE(write.ok() && more.ok() && read.ok());
+  EXPECT_NEAR(write->seconds, (1 << 16) / 1e9, 1e-12);
+  EXPECT_NEAR(more->seconds, (1 << 26) / 2e9, 1e-12);
+  EXPECT_NEAR(read->seconds, (1 << 20) / 4e9, 1e-12);
+  EXPECT_NEAR(read->cpu_share, 4e-4 / ((1 << 22) / 4e9), 1e-9);
+  Spec none = box();
+  none.set_host_file({});
+  const Result<FileTransfer> refused = none.curves().file_transfer(true, 1);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("--files"), std::string::npos) << refused.status().message();
 }
 
 TEST(CpuSpec, RefusesThreadsThatWereNotMeasured) {

@@ -93,6 +93,8 @@ class Spec {
   // --- CPU
   const CpuMachine& machine() const { return machine_; }
   const CpuCurves& curves() const { return curves_; }
+  // Points of a file that is used now and was not measured before.
+  void set_host_file(std::vector<HostFilePoint> points) { curves_.host_file = std::move(points); }
 
  private:
   friend class SpecReader;

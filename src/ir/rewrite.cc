@@ -13,6 +13,26 @@ int32_t copy_node(Node node, int32_t id, Graph& to, std::map<Value, Value>& map)
   return made;
 }
 
+Graph replace_params(const Graph& from, std::span<const int64_t> which,
+                     const std::function<Type(const Type&)>& type,
+                     const std::function<Value(Graph&, Value)>& derive) {
+  Graph to;
+  to.name = from.name;
+  to.stage = from.stage;
+  std::map<Value, Value> map;
+  for (int64_t p = 0; p < static_cast<int64_t>(from.params().size()); ++p) {
+    const Value old = from.param_value(p);
+    const bool changes = std::find(which.begin(), which.end(), p) != which.end();
+    map[old] = to.param(from.param_name(p), changes ? type(from.type(old)) : from.type(old));
+    to.set_origin(map[old].node, from.node(old).origin);
+  }
+  for (const int64_t p : which) map[from.param_value(p)] = derive(to, map.at(from.param_value(p)));
+  for (int32_t id = 0; id < static_cast<int32_t>(from.nodes().size()); ++id)
+    if (from.node(id).kind != "param") copy_node(from.node(id), id, to, map);
+  for (const Output& o : from.outputs()) to.output(o.name, map.at(o.value), o.alias);
+  return to;
+}
+
 Graph rewrite(const Graph& from, const Visit& visit) {
   Graph to;
   to.name = from.name;

@@ -2,6 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <optional>
+
 namespace lignum::ops {
 namespace {
 
@@ -102,8 +105,43 @@ std::string with_row(Emitter& out, const std::string& buffer, const std::string&
   return result;
 }
 
+// The sliced param whose row a body updates in place to result v, perhaps fetched from host memory and
+// offloaded again; nothing where v is no such row.
+std::optional<size_t> updated_param(const Graph& body, const Scan& s, Value v) {
+  const auto behind = [&](Value of, std::string_view kind) {  // the copy between memories that `of` awaits
+    if (body.node(of).kind != "await") return of;
+    const Node& started = body.node(body.node(of).inputs[0]);
+    return started.kind == kind ? started.inputs[0] : of;
+  };
+  const Value made = behind(v, "offload");
+  const Node& update = body.node(made);
+  if (update.kind == "param" || update.kind == "scan" || update.kind == "await") return std::nullopt;
+  const NodeSite site(body, update);
+  for (const auto& [result, input] : get_op(update.kind).buffers(site.site).in_place) {
+    if (result != made.index) continue;
+    const Value row = behind(update.inputs[static_cast<size_t>(input)], "fetch");
+    const auto p = std::find(body.params().begin(), body.params().end(), row.node) - body.params().begin();
+    if (p >= s.carry && p < s.carry + s.sliced) return static_cast<size_t>(p);
+  }
+  return std::nullopt;
+}
+
+// Where the loop carries each stacked result: an update in the place of the stack that it updates, where
+// another would be held as well, the others behind all inputs.
+std::vector<size_t> stack_places(const Node& n, const Scan& s) {
+  std::vector<size_t> places;
+  size_t next = 1 + n.inputs.size();
+  for (auto r = static_cast<size_t>(s.carry); r < n.types.size(); ++r) {
+    std::optional<size_t> param;
+    if (n.tag.role == ir::Role::update) param = updated_param(*n.body, s, n.body->outputs()[r].value);
+    places.push_back(param ? 1 + *param : next++);
+  }
+  return places;
+}
+
 // One iteration; returns the loop's next values.
-Names iteration(Emitter& out, const Node& n, const Scan& s, const Names& inside) {
+Names iteration(Emitter& out, const Node& n, const Scan& s, const Names& inside,
+                const std::vector<size_t>& places) {
   const Graph& body = *n.body;
   const auto carries = static_cast<size_t>(s.carry), stacks = static_cast<size_t>(s.sliced);
   RowIndex at{s.trip, inside[0], {}};
@@ -122,11 +160,11 @@ Names iteration(Emitter& out, const Node& n, const Scan& s, const Names& inside)
   const std::string one = integer(out, 1);
   out.line(fmt::format("{} = stablehlo.add {}, {} : tensor<i32>", next[0], inside[0], one));
   next.insert(next.end(), results.begin(), results.begin() + static_cast<std::ptrdiff_t>(carries));
-  next.insert(next.end(), inside.begin() + 1 + static_cast<std::ptrdiff_t>(carries),
-              inside.begin() + 1 + static_cast<std::ptrdiff_t>(body.params().size()));
-  for (size_t r = carries; r < results.size(); ++r)
-    next.push_back(with_row(out, inside[1 + body.params().size() + r - carries], results[r],
-                            body.type(body.outputs()[r].value), at));
+  next.insert(next.end(), inside.begin() + 1 + static_cast<std::ptrdiff_t>(carries), inside.end());
+  for (size_t r = carries; r < results.size(); ++r) {
+    const size_t place = places[r - carries];
+    next[place] = with_row(out, inside[place], results[r], body.type(body.outputs()[r].value), at);
+  }
   return next;
 }
 
@@ -142,7 +180,9 @@ Names emit_scan(Emitter& out, const Node& n, const Names& in) {
     const Type t = body.type(body.param_value(static_cast<int64_t>(i)));
     types.push_back(mlir_type(i >= carries && i < carries + stacks ? stack_of(t, s.trip) : t));
   }
+  const std::vector<size_t> places = stack_places(n, s);
   for (size_t r = carries; r < n.types.size(); ++r) {
+    if (places[r - carries] <= in.size()) continue;
     types.push_back(mlir_type(n.types[r]));
     initial.push_back(out.fresh());
     out.line(fmt::format("{} = stablehlo.constant dense<{}> : {}", initial.back(), zero(n.types[r].dtype),
@@ -165,13 +205,13 @@ Names emit_scan(Emitter& out, const Node& n, const Names& in) {
                           more, inside[0], trip));
   region.line(fmt::format("stablehlo.return {} : tensor<i1>", more));
   out.line("} do {");
-  const Names next = iteration(region, n, s, inside);
+  const Names next = iteration(region, n, s, inside, places);
   region.line(fmt::format("stablehlo.return {} : {}", fmt::join(next, ", "), all));
   out.line("}");
   Names results;
   const auto place = [&](size_t i) { return fmt::format("{}#{}", result, i); };
   for (size_t i = 0; i < carries; ++i) results.push_back(place(1 + i));
-  for (size_t r = carries; r < n.types.size(); ++r) results.push_back(place(1 + in.size() + r - carries));
+  for (const size_t stack : places) results.push_back(place(stack));
   return results;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ir/copy.h"
 #include "ops/fusion.h"
 
 namespace lignum::passes {
@@ -30,15 +31,48 @@ bool widens(const Graph& g, Value v) {
   return n.kind == "convert" && n.types[0].dtype == DType::f32 && g.type(n.inputs[0]).dtype == DType::bf16;
 }
 
+// Whether all readers of v take what a widening convert of it reads; a loop that slices it, if its body does.
+bool all_take_narrow(const Graph& g, const Readers& readers, Value v) {
+  const auto it = readers.find(v);
+  return it != readers.end() && std::all_of(it->second.begin(), it->second.end(), [&](const Reader& r) {
+           if (r.node < 0) return false;
+           const Node& n = g.node(r.node);
+           if (n.kind != "scan") return ops::find_fusion("convert", n.kind, r.input) != nullptr;
+           const ir::Scan s = ir::scan_of(n);
+           const auto i = static_cast<int64_t>(r.input);
+           return i >= s.carry && i < s.carry + s.sliced &&
+                  all_take_narrow(*n.body, readers_of(*n.body), n.body->param_value(i));
+         });
+}
+
+// The loop with the converts of the stacks that it slices in its body, of the rows.
+bool sink_into(const Graph& g, Node& scan) {
+  const ir::Scan s = ir::scan_of(scan);
+  std::vector<int64_t> rows;
+  for (int64_t i = s.carry; i < s.carry + s.sliced; ++i) {
+    Value& v = scan.inputs[static_cast<size_t>(i)];
+    if (!widens(g, v) || g.node(g.node(v).inputs[0]).kind != "scan") continue;
+    v = g.node(v).inputs[0];
+    rows.push_back(i);
+  }
+  if (rows.empty()) return false;
+  const auto narrow = [](const ir::Type& t) {
+    ir::Type row = t;
+    row.dtype = DType::bf16;
+    return row;
+  };
+  scan.body = std::make_shared<Graph>(ir::replace_params(*scan.body, rows, narrow, [&](Graph& to, Value row) {
+    ops::Builder b(to);
+    b.tag = scan.tag;
+    b.origin = scan.origin;
+    return b.convert(row, DType::f32);
+  }));
+  return true;
+}
+
 // Moves widening converts of stacked results behind their loops where all readers take the narrow form.
 Graph sink_converts(const Graph& from) {
   const Readers readers = readers_of(from);
-  const auto all_fuse = [&](Value v) {
-    const auto it = readers.find(v);
-    return it != readers.end() && std::all_of(it->second.begin(), it->second.end(), [&](const Reader& r) {
-             return r.node >= 0 && ops::find_fusion("convert", from.node(r.node).kind, r.input) != nullptr;
-           });
-  };
   return ir::rewrite(
       from,
       [&](Graph& to, int32_t id, const Node& node, std::span<const Value> inputs) -> std::vector<Value> {
@@ -46,16 +80,18 @@ Graph sink_converts(const Graph& from) {
         const ir::Scan s = ir::scan_of(node);
         Node scan = node;
         scan.inputs.assign(inputs.begin(), inputs.end());
-        auto body = std::make_shared<Graph>(*node.body);
+        const bool sunk = sink_into(to, scan);
+        auto body = std::make_shared<Graph>(*scan.body);
         std::vector<bool> narrowed(node.types.size(), false);
         for (auto r = static_cast<size_t>(s.carry); r < node.types.size(); ++r) {
           ir::Output& o = body->outputs()[r];
-          if (!widens(*body, o.value) || !all_fuse({id, static_cast<int32_t>(r)})) continue;
+          if (!widens(*body, o.value) || !all_take_narrow(from, readers, {id, static_cast<int32_t>(r)}))
+            continue;
           o.value = body->node(o.value).inputs[0];
           scan.types[r].dtype = DType::bf16;
           narrowed[r] = true;
         }
-        if (std::find(narrowed.begin(), narrowed.end(), true) == narrowed.end()) return {};
+        if (!sunk && std::find(narrowed.begin(), narrowed.end(), true) == narrowed.end()) return {};
         scan.body = std::move(body);
         ops::Builder b(to);
         b.tag = node.tag;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ops/op.h"
+#include "passes/offload.h"
 #include "passes/packing.h"
 
 namespace lignum::passes {
@@ -21,6 +22,11 @@ int64_t aligned(int64_t n, int64_t to = kAlign) { return (n + to - 1) / to * to;
 
 // The distance of a stack's rows.
 int64_t row_bytes(const ir::Type& row) { return row.host ? aligned(row.bytes(), kHostAlign) : row.bytes(); }
+
+// A copy between the memories.
+bool transfers(const Graph& g, const Node& n) {
+  return n.types[0].async && n.inputs.size() == 1 && g.type(n.inputs[0]).host != n.types[0].host;
+}
 
 // A compound loss makes the head's gradient in the forward pass: a result that is named as a weight is.
 bool gradient_with_the_loss(const Graph& g, Value v) {
@@ -41,8 +47,7 @@ std::string part_of(const Graph& g, Value v, bool in_body) {
   }
   if (n.tag.role == Role::wgrad || gradient_with_the_loss(g, v)) return "gradients";
   if (n.tag.path == "decoder/logits_dense" || n.tag.path == "loss") return "logits";
-  for (const ir::Type& t : n.types)
-    if (t.async && n.inputs.size() == 1 && g.type(n.inputs[0]).host) return "fetched";
+  if (n.inputs.size() == 1 && g.type(n.inputs[0]).host) return "fetched";
   for (const ir::Type& t : n.types)
     if (t.async) return n.tag.role == Role::dgrad ? "gradients" : "gathered weights";
   if (n.kind == "convert" && g.node(n.inputs[0]).kind == "param") return "gathered weights";
@@ -179,6 +184,10 @@ class Frame {
     for (const Slot& slot : s_.order) {
       const Node& n = g_.node(slot.node);
       if (n.kind == "await" || slot.shift > 0) continue;
+      if (transfers(g_, n)) {
+        if (n.types[0].host) merge_offloaded(slot.node);
+        continue;
+      }
       std::vector<std::pair<int, int>> pairs;
       if (n.kind == "scan") {
         const auto carry = static_cast<int>(ir::scan_of(n).carry);
@@ -197,15 +206,29 @@ class Frame {
             g_.type(result).bytes() != g_.type(input).bytes())
           continue;
         if (last_.at(input) != slot_.at(slot.node) || times_read(n, input) > 1) continue;
-        if (is_param(input) ? !replaces(result, input) : shift_of(input.node) > 0 || gives_output(result))
-          continue;
+        if (is_param(input) ? !replaces(result, input) : gives_output(result)) continue;
         merged_[result] = input;
         used.insert(input);
       }
     }
   }
-  // The sliced param of a body that output o is an update of, op by op in place; -1: none, or its old row is
-  // an output too.
+  // What is offloaded into the place that it was fetched from.
+  void merge_offloaded(int32_t node) {
+    const Value result{node, 0};
+    for (size_t o = 0; o < g_.outputs().size(); ++o) {
+      if (root(g_.outputs()[o].value) != result) continue;
+      const auto over = over_.find(static_cast<int64_t>(o));
+      const int64_t p = carries_ < 0 ? g_.outputs()[o].alias : over == over_.end() ? -1 : over->second;
+      if (p < 0) continue;
+      const Value param = g_.param_value(p);
+      const auto last = last_.find(param);
+      if (g_.type(param).host && g_.type(param).bytes() == g_.type(result).bytes() &&
+          (last == last_.end() || last->second < slot_.at(node)) && replaces(result, param))
+        merged_[result] = param;
+    }
+  }
+  // The sliced param of a body that output o is an update of, op by op in place, or fetched and offloaded
+  // again; -1: none, or its old row is an output too.
   static int updated_param(const Graph& body, const ir::Scan& scan, int o) {
     const auto find = [&](const auto& self, Value v) -> int {
       v = view_root(body, v);
@@ -215,6 +238,7 @@ class Frame {
         return p >= scan.carry && p < scan.carry + scan.sliced ? static_cast<int>(p) : -1;
       }
       if (n.kind == "scan" || n.kind == "await") return -1;
+      if (transfers(body, n)) return self(self, n.inputs[0]);
       const ops::NodeSite site(body, n);
       for (const auto& [r, i] : ops::get_op(n.kind).buffers(site.site).in_place) {
         if (r != v.index) continue;
@@ -304,7 +328,9 @@ class Frame {
       l.allocation.bytes = l.allocation.host ? host_bytes(v) : aligned(g_.type(v).bytes());
       l.allocation.first = span.first;
       l.allocation.last = span.second;
-      if (const int64_t apart = std::max<int64_t>(shift_of(v.node), lag[v]); apart > 0) {
+      // Fetched ahead, updated in place and offloaded: at once those that come, the one in use, one that
+      // goes.
+      if (const int64_t apart = std::max<int64_t>(shift_of(v.node), 0) + lag[v]; apart > 0) {
         l.copies = apart + 1;
         l.allocation.bytes *= l.copies;
         l.allocation.first = 0;
@@ -466,23 +492,37 @@ std::string state_part(const std::string& param, DType dtype) {
 
 }  // namespace
 
+HostRows host_rows(const ir::Type& param) {
+  const int64_t rows = is_stack(param) ? param.dims[0] : 1;
+  const int64_t bytes = param.bytes() / std::max<int64_t>(1, rows);
+  return {rows, bytes, aligned(bytes, kHostAlign)};
+}
+
 MemoryPlan plan_memory(const Scheduled& step, const MemoryOptions& options) {
   const Graph& g = *step.graph;
   MemoryPlan plan;
   std::vector<Place> params;
-  std::map<std::string, int64_t> state;
+  std::map<std::string, int64_t> state, host_state;
   for (int64_t i = 0; i < static_cast<int64_t>(g.params().size()); ++i) {
     const ir::Type& t = g.type(g.param_value(i));
+    if (t.host) {
+      const HostRows rows = host_rows(t);
+      params.push_back({plan.host_state_bytes, {}, true});
+      plan.host_state_bytes += rows.rows * rows.stride;
+      host_state[state_part(g.param_name(i), t.dtype)] += rows.rows * rows.stride;
+      continue;
+    }
     params.push_back({plan.state_bytes, {}});
     plan.state_bytes += aligned(t.bytes());
     state[state_part(g.param_name(i), t.dtype)] += aligned(t.bytes());
   }
   const Frame frame(step, options, 0, -1);
-  const Sizes base{plan.state_bytes, 0};
+  const Sizes base{plan.state_bytes, plan.host_state_bytes};
   plan.layout = frame.lay_out(base, params, {});
   plan.arena_bytes = base.device + frame.size().device;
   plan.host_bytes = base.host + frame.size().host;
   for (const auto& [name, bytes] : state) plan.parts.push_back({name, bytes});
+  for (const auto& [name, bytes] : host_state) plan.host_state.push_back({name, bytes});
   for (const MemoryPart& p : frame.parts()) plan.parts.push_back(p);
   int32_t frames = 0;
   frame.collect(base, frames, plan.allocations);

@@ -27,6 +27,12 @@ struct Place {
 // What is moved to or from host memory at a time begins at a multiple of this, for files are read and written
 // in whole blocks: so does every row of a stack there.
 inline constexpr int64_t kHostAlign = 4096;
+// A param in host memory: how many rows it has there (is_stack in offload.h: its layers, else one), and how
+// far they are from each other.
+struct HostRows {
+  int64_t rows = 1, bytes = 0, stride = 0;
+};
+HostRows host_rows(const ir::Type& param);
 
 // Bytes to copy because two things cannot share a place (a saved layer input, a loop's carry).
 struct Copy {
@@ -73,8 +79,10 @@ struct MemoryPlan {
   Layout layout;
   int64_t state_bytes =
       0;  // params of the step: weights, optimizer, inputs; live all the time, at the arena's start
-  int64_t arena_bytes = 0;  // all on the device
-  int64_t host_bytes = 0;   // all in host memory
+  int64_t arena_bytes = 0;             // all on the device
+  int64_t host_bytes = 0;              // all in host memory
+  int64_t host_state_bytes = 0;        // params of the step there, at its start
+  std::vector<MemoryPart> host_state;  // of them "weights" and "optimizer"
   std::vector<MemoryPart>
       parts;  // at the fullest moment; together what is then in use (<= arena_bytes: the rest is gaps)
   // What the backward pass finds: the activations by their remat names, all that is held of each at some

@@ -29,7 +29,8 @@ bool rows_apart(const Allocation& written, const Allocation& read) {
 Status verify_memory(const Scheduled& step, const MemoryPlan& plan) {
   for (size_t i = 0; i < plan.allocations.size(); ++i) {
     const Allocation& a = plan.allocations[i];
-    const int64_t begin = a.host ? 0 : plan.state_bytes, end = a.host ? plan.host_bytes : plan.arena_bytes;
+    const int64_t begin = a.host ? plan.host_state_bytes : plan.state_bytes,
+                  end = a.host ? plan.host_bytes : plan.arena_bytes;
     if (a.base < begin || a.base + a.bytes > end)
       return internal_error("{} lies at {}..{}, outside {}..{}", a.what, a.base, a.base + a.bytes, begin,
                             end);
@@ -60,6 +61,8 @@ Status verify_memory(const Scheduled& step, const MemoryPlan& plan) {
           return internal_error("%{}#{} lies in the wrong memory", id, r);
       }
     }
+    for (const Copy& c : layout.at_end)
+      if (c.from.host || c.to.host) return internal_error("{} is copied inside host memory", c.what);
     for (const auto& [id, body] : s.bodies) {
       std::vector<int64_t> inner = trips;
       inner.push_back(ir::scan_of(s.graph->node(id)).trip);

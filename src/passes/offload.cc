@@ -33,8 +33,6 @@ bool sliced_only(const Graph& g, Value v) {
                               [&](const ir::Output& o) { return o.value == v; });
 }
 
-Value started(ops::Builder& b, std::string_view kind, Value v) { return b.add("await", {b.add(kind, {v})}); }
-
 // The body that offloads the rows of the outputs in `stacks`, each right where it is made.
 std::shared_ptr<const Graph> offloading(const Graph& from, const ir::Tag& loop,
                                         const std::vector<size_t>& stacks) {
@@ -50,7 +48,7 @@ std::shared_ptr<const Graph> offloading(const Graph& from, const ir::Tag& loop,
       if (v.node != id || moved.contains(v)) continue;
       b.tag = from.node(id).kind == "param" ? loop : from.node(id).tag;
       b.tag.name.clear();
-      moved[v] = started(b, "offload", map.at(v));
+      moved[v] = transferred(b, "offload", map.at(v));
     }
   }
   for (size_t o = 0; o < from.outputs().size(); ++o) {
@@ -61,51 +59,84 @@ std::shared_ptr<const Graph> offloading(const Graph& from, const ir::Tag& loop,
   return to;
 }
 
+ir::Type in_host(const ir::Type& t) {
+  ir::Type host = t;
+  host.host = true;
+  return host;
+}
+
 // The body whose params in `rows` lie in host memory: fetched first.
 std::shared_ptr<const Graph> fetching(const Graph& from, const ir::Tag& loop,
                                       const std::vector<int64_t>& rows) {
-  auto to = std::make_shared<Graph>();
-  to->name = from.name;
-  to->stage = from.stage;
-  ops::Builder b(*to);
+  return std::make_shared<Graph>(ir::replace_params(from, rows, in_host, [&](Graph& to, Value param) {
+    ops::Builder b(to);
+    b.tag = loop;
+    return transferred(b, "fetch", param);
+  }));
+}
+
+// The step with its parameters, all of whose floating params are that, in host memory; readers are as they
+// were.
+Graph parameters_in_host(const Graph& from) {
+  Graph to;
+  to.name = from.name;
+  to.stage = from.stage;
   std::map<Value, Value> map;
-  for (int64_t p = 0; p < static_cast<int64_t>(from.params().size()); ++p) {
-    ir::Type type = from.type(from.param_value(p));
-    type.host = type.host || std::find(rows.begin(), rows.end(), p) != rows.end();
-    map[from.param_value(p)] = to->param(from.param_name(p), std::move(type));
+  for (int32_t id = 0; id < static_cast<int32_t>(from.nodes().size()); ++id) {
+    Node node = from.node(id);
+    if (node.kind == "param" && dtype_is_float(node.types[0].dtype)) node.types[0].host = true;
+    ir::copy_node(std::move(node), id, to, map);
   }
-  b.tag = loop;
-  for (const int64_t p : rows) map[from.param_value(p)] = started(b, "fetch", map.at(from.param_value(p)));
-  for (int32_t id = 0; id < static_cast<int32_t>(from.nodes().size()); ++id)
-    if (from.node(id).kind != "param") ir::copy_node(from.node(id), id, *to, map);
-  for (const ir::Output& o : from.outputs()) to->output(o.name, map.at(o.value));
+  for (const ir::Output& o : from.outputs()) to.output(o.name, map.at(o.value), o.alias);
   return to;
 }
 
 }  // namespace
 
-Graph offload(const Graph& step, const Names& names) {
-  if (names.empty()) return step;
+bool is_stack(const ir::Type& parameter) {
+  return !parameter.names.empty() && parameter.names[0] == "layers";
+}
+
+Value transferred(ops::Builder& b, std::string_view kind, Value v) {
+  return b.add("await", {b.add(kind, {v})});
+}
+
+Graph offload(const Graph& given, const Names& names, bool parameters) {
+  if (names.empty() && !parameters) return given;
+  const Graph step = parameters ? parameters_in_host(given) : given;
   return ir::rewrite(
       step,
       [&](Graph& to, int32_t id, const Node& node, std::span<const Value> inputs) -> std::vector<Value> {
-        if (node.kind != "scan") return {};
-        const ir::Scan s = ir::scan_of(node);
-        Node scan = node;
-        scan.inputs.assign(inputs.begin(), inputs.end());
+        Node moved = node;
+        moved.inputs.assign(inputs.begin(), inputs.end());
+        const ir::Scan s = node.kind == "scan" ? ir::scan_of(node) : ir::Scan{};
         std::vector<size_t> stacks;
-        for (auto r = static_cast<size_t>(s.carry); r < node.types.size(); ++r)
+        for (auto r = static_cast<size_t>(s.carry); node.kind == "scan" && r < node.types.size(); ++r)
           if (names.contains(node.body->outputs()[r].name) &&
               sliced_only(step, {id, static_cast<int32_t>(r)}))
             stacks.push_back(r);
         std::vector<int64_t> rows;
-        for (int64_t i = s.carry; i < s.carry + s.sliced; ++i)
-          if (to.type(inputs[static_cast<size_t>(i)]).host) rows.push_back(i);
-        if (stacks.empty() && rows.empty()) return {};
-        if (!rows.empty()) scan.body = fetching(*scan.body, node.tag, rows);
-        if (!stacks.empty()) scan.body = offloading(*scan.body, node.tag, stacks);
-        for (const size_t r : stacks) scan.types[r].host = true;
-        return to.results(to.add(std::move(scan)));
+        bool fetched = false;
+        ops::Builder b(to);
+        b.tag = node.tag;
+        b.tag.name.clear();
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          if (!to.type(inputs[i]).host) continue;
+          const auto at = static_cast<int64_t>(i);
+          if (at >= s.carry && at < s.carry + s.sliced) {
+            rows.push_back(at);
+            continue;
+          }
+          LIGNUM_CHECK(!is_stack(to.type(inputs[i])), "{} ({}) reads a stack of host memory as a whole",
+                       node.kind, node.tag.path);
+          moved.inputs[i] = transferred(b, "fetch", inputs[i]);
+          fetched = true;
+        }
+        if (stacks.empty() && rows.empty() && !fetched) return {};
+        if (!rows.empty()) moved.body = fetching(*moved.body, node.tag, rows);
+        if (!stacks.empty()) moved.body = offloading(*moved.body, node.tag, stacks);
+        for (const size_t r : stacks) moved.types[r].host = true;
+        return to.results(to.add(std::move(moved)));
       });
 }
 

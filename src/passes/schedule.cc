@@ -56,7 +56,7 @@ class Scheduler {
         if (starts(g_.node(id))) place_start(id);
     }
     std::vector<Slot> slots;
-    for (const int32_t id : shifted_) slots.push_back({id, options_.prefetch_distance});
+    for (const auto& [id, shift] : shifted_) slots.push_back({id, shift});
     for (const int32_t id : order_)
       if (!lags(id)) slots.push_back({id, 0});
     for (const int32_t id : order_)
@@ -78,16 +78,28 @@ class Scheduler {
     return g_.node(from).kind != "param" && first_reader({id, 0}) == order_.size();
   }
   // Gathers that need the layer's weights alone, and what leads to them: for a weight that is quantised by a
-  // scale which the ranks find together, that collective too, and its await.
+  // scale which the ranks find together, that collective too, and its await. A shard that a gather takes from
+  // host memory is fetched a layer earlier still.
   void find_shifted() {
     if (scan_ == nullptr) return;
     for (int32_t id = 0; id < static_cast<int32_t>(g_.nodes().size()); ++id) {
-      if (!starts(g_.node(id))) continue;
+      const bool offloads = copies(g_, g_.node(id)) && g_.node(id).types[0].host;
+      if (!starts(g_.node(id)) || offloads || fetched_whole(id)) continue;
       std::set<int32_t> cone;
       if (!weights_cone(id, cone)) continue;
       early_.insert(id);
-      if (options_.overlap && options_.prefetch_distance > 0) shifted_.insert(cone.begin(), cone.end());
+      if (!options_.overlap || options_.prefetch_distance == 0) continue;
+      for (const int32_t link : cone) {
+        const bool leads = link != id && copies(g_, g_.node(link));
+        int64_t& shift = shifted_[link];
+        shift = std::max(shift, options_.prefetch_distance + (leads ? 1 : 0));
+      }
     }
+  }
+  // A copy of what no loop slices, outside the layers' loops: there it is as in the outermost graph.
+  bool fetched_whole(int32_t id) const { return copies(g_, g_.node(id)) && (scan_ == nullptr || has_loops_); }
+  static bool leads_to_gather(const Node& started) {
+    return started.kind == "all_reduce" || started.kind == "fetch";
   }
   bool weights_cone(int32_t id, std::set<int32_t>& cone) {
     for (Value v : g_.node(id).inputs) {
@@ -98,7 +110,7 @@ class Scheduler {
         if (std::find(g_.params().begin(), g_.params().begin() + scan_->carry, v.node) !=
             g_.params().begin() + scan_->carry)
           return false;
-      } else if (n.kind == "scan" || (n.kind == "await" && g_.node(n.inputs[0]).kind != "all_reduce") ||
+      } else if (n.kind == "scan" || (n.kind == "await" && !leads_to_gather(g_.node(n.inputs[0]))) ||
                  !weights_cone(v.node, cone)) {
         return false;
       }
@@ -137,14 +149,17 @@ class Scheduler {
   // As late as its first reader allows; a gradient that only the next segment reads is awaited at the end.
   void sink_await(int32_t id) { move_before(id, first_reader({id, 0})); }
 
-  // A reduction starts where its input is made (the graph's order has it there). A gather of weights that is
-  // not shifted starts one large node before its reader, so that it runs under that node and no longer holds
-  // memory than this.
+  // A reduction starts where its input is made (the graph's order has it there). A gather or fetch of weights
+  // that is not shifted starts one large node before its reader, so that it runs under that node and no
+  // longer holds memory than this. What an update fetches starts where it is: before that is the loop which
+  // holds most.
   void place_start(int32_t id) {
-    const bool gather = early_.contains(id) || (scan_ == nullptr && only_params(id));
+    const bool whole = scan_ == nullptr || fetched_whole(id);
+    const bool gather =
+        early_.contains(id) || (whole && g_.node(id).tag.role != ir::Role::update && only_params(id));
     if (!gather) return;
     const size_t use = first_reader({id, 0});
-    if (scan_ != nullptr) return move_before(id, use);  // distance 0: under nothing
+    if (!whole) return move_before(id, use);  // distance 0: under nothing
     size_t target = std::min(use, position(id));
     while (target > 0 && g_.node(order_[target]).kind != "scan") --target;
     if (g_.node(order_[target]).kind != "scan") return;  // no segment before its reader: it stays where it is
@@ -175,8 +190,10 @@ class Scheduler {
   const Graph& g_;
   const ScheduleOptions& options_;
   const ir::Scan* scan_;  // the loop that this is the body of
-  std::set<int32_t> shifted_;
-  std::set<int32_t> early_;  // starts that need weights alone
+  const bool has_loops_ =
+      std::any_of(g_.nodes().begin(), g_.nodes().end(), [](const Node& n) { return n.kind == "scan"; });
+  std::map<int32_t, int64_t> shifted_;  // by how many iterations
+  std::set<int32_t> early_;             // starts that need weights alone
   std::vector<int32_t> order_;
 };
 

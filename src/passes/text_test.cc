@@ -102,6 +102,11 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
     LIGNUM_ASSIGN_OR_RETURN(const RematPolicy policy, remat_policy(c.options.at("policy")));
     return ir::print(remat(autodiff(g), policy));
   }
+  if (c.pass == "offload" && c.number("parameters", 0) != 0) {
+    const ir::Graph moved = offload(remat(autodiff(g), RematPolicy{true, {}, {}}), {}, true);
+    LIGNUM_RETURN_IF_ERROR(ops::verify(moved));
+    return ir::print(moved);
+  }
   if (c.pass == "offload") {
     const std::string& name = c.options.at("name");
     const ir::Graph moved = offload(remat(autodiff(g), RematPolicy{false, {name}, {}}), {name});
@@ -114,7 +119,10 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
     if (c.number("sgd", 0) != 0) optimizer.kind = Optimizer::Kind::sgd;
     optimizer.momentum = 0.875 * static_cast<double>(c.number("momentum", 0));
     optimizer.limits = c.number("limits", 0) != 0;
-    return ir::print(add_update(g, optimizer));
+    optimizer.offloaded = c.number("offloaded", 0) != 0;
+    const ir::Graph updated = add_update(g, optimizer);
+    LIGNUM_RETURN_IF_ERROR(ops::verify(updated));
+    return ir::print(updated);
   }
   if (c.pass == "partition") {
     const Mesh mesh{{{"data", c.number("data", 1)}, {"fsdp", c.number("fsdp", 1)}}};

@@ -7,6 +7,7 @@
 
 #include "ir/copy.h"
 #include "ops/op.h"
+#include "passes/offload.h"
 #include "passes/partition.h"
 
 namespace lignum::passes {
@@ -56,11 +57,122 @@ Value inverse_tokens(Builder& b, Value tokens) {
   return b.elementwise("div", {one, b.elementwise("max", {tokens, one})});
 }
 
-ops::Values sgd_inputs(Value param, Value grad, Value learning_rate, Value scale,
-                       const ops::Values& moments) {
-  ops::Values in = {param, grad, learning_rate, scale};
-  in.insert(in.end(), moments.begin(), moments.end());
-  return in;
+// The update of one parameter.
+struct Update {
+  std::string name;
+  ops::Values in;  // of its op
+  ir::Attrs attrs;
+  std::vector<size_t> replaced;  // by the op's results: the parameter and its moments among `in`
+};
+
+bool any_host(const Builder& b, const Update& u) {
+  return std::any_of(u.in.begin(), u.in.end(), [&](Value v) { return b.type(v).host; });
+}
+
+// What of the update lies in host memory, fetched.
+Update fetched(Builder& b, Update u) {
+  for (Value& v : u.in)
+    if (b.type(v).host) v = transferred(b, "fetch", v);
+  return u;
+}
+
+// The results of an update that `ready` has fetched, in host memory again where `u` has them there.
+ops::Values updated(Builder& b, std::string_view kind, const Update& u, const Update& ready) {
+  ops::Values out = b.add_all(kind, ready.in, u.attrs);
+  for (size_t r = 0; r < out.size(); ++r)
+    if (b.type(u.in[u.replaced[r]]).host) out[r] = transferred(b, "offload", out[r]);
+  return out;
+}
+
+// Updates of stacks of `trip` layers, in one loop over them.
+std::vector<ops::Values> update_layers(Builder& b, std::string_view kind, int64_t trip,
+                                       const std::vector<const Update*>& updates) {
+  auto body = std::make_shared<Graph>();
+  body->name = "update_layer";
+  Builder inner(*body);
+  Node scan;
+  scan.kind = "scan";
+  scan.tag = b.tag;
+  ir::Scan shape{.trip = trip};
+  // Rows of stacks first, then the scalars, which all updates share.
+  std::map<Value, Value> map;
+  for (const bool rows : {true, false}) {
+    for (const Update* u : updates) {
+      for (size_t i = 0; i < u->in.size(); ++i) {
+        const Value v = u->in[i];
+        ir::Type t = b.type(v);
+        if ((t.rank() > 0) != rows || map.contains(v)) continue;
+        if (rows) {
+          t.dims.erase(t.dims.begin());
+          if (!t.names.empty()) t.names.erase(t.names.begin());
+        }
+        map[v] = body->param(rows ? fmt::format("{} {}", u->name, i) : fmt::format("scalar {}", i), t);
+        scan.inputs.push_back(v);
+        ++(rows ? shape.sliced : shape.invariant);
+      }
+    }
+  }
+  for (const Update* u : updates) {
+    Update row = *u;
+    for (Value& v : row.in) v = map.at(v);
+    inner.tag = b.tag;
+    inner.tag.path += "/" + u->name;
+    const ops::Values out = updated(inner, kind, row, fetched(inner, row));
+    for (size_t r = 0; r < out.size(); ++r) {
+      const Value stack = u->in[u->replaced[r]];
+      body->output(fmt::format("{} {}", u->name, r), out[r]);
+      scan.types.push_back(b.type(stack));
+      ++shape.stacked;
+    }
+  }
+  scan.attrs = ir::scan_attrs(shape);
+  scan.body = std::move(body);
+  const ops::Values all = b.graph().results(b.graph().add(std::move(scan)));
+  std::vector<ops::Values> out;
+  auto next = all.begin();
+  for (const Update* u : updates) {
+    out.emplace_back(next, next + static_cast<std::ptrdiff_t>(u->replaced.size()));
+    next += static_cast<std::ptrdiff_t>(u->replaced.size());
+  }
+  return out;
+}
+
+// The results of all updates. Of those in host memory the layers' come first.
+std::vector<ops::Values> update_all(Builder& b, std::string_view kind, const std::vector<Update>& updates) {
+  std::vector<ops::Values> out(updates.size());
+  std::map<int64_t, std::vector<size_t>> stacked;  // by the number of layers
+  std::vector<size_t> whole;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    const ir::Type& type = b.type(updates[i].in[0]);
+    if (!any_host(b, updates[i])) {
+      out[i] = updated(b, kind, updates[i], updates[i]);
+    } else if (is_stack(type)) {
+      stacked[type.dims[0]].push_back(i);
+    } else {
+      whole.push_back(i);
+    }
+  }
+  for (const auto& [trip, members] : stacked) {
+    std::vector<const Update*> those;
+    for (const size_t i : members) those.push_back(&updates[i]);
+    std::vector<ops::Values> made = update_layers(b, kind, trip, those);
+    for (size_t k = 0; k < members.size(); ++k) out[members[k]] = std::move(made[k]);
+  }
+  const std::string path = b.tag.path;
+  const auto at = [&](size_t k) -> const Update& {
+    b.tag.path = path + "/" + updates[whole[k]].name;  // equal copies are not one
+    return updates[whole[k]];
+  };
+  std::optional<Update> ready;
+  for (size_t k = 0; k < whole.size(); ++k) {
+    if (!ready) ready = fetched(b, at(k));
+    std::optional<Update> next;
+    if (k + 1 < whole.size()) next = fetched(b, at(k + 1));
+    out[whole[k]] = updated(b, kind, at(k), *ready);
+    ready = std::move(next);
+  }
+  b.tag.path = path;
+  return out;
 }
 
 }  // namespace
@@ -208,30 +320,43 @@ Graph add_update(const Graph& gradients, const Optimizer& options) {
       if (g.param_name(i) == name) return static_cast<int32_t>(i);
     LIGNUM_CHECK(false, "no param {}", name);
   };
+  std::vector<Update> updates;
+  std::vector<std::vector<int32_t>> params;  // that the results of each replace
   for (const auto& [name, grad] : grads) {
     const int32_t p = param_index(name);
     const ir::Type type = g.type(g.param_value(p));
-    const auto first = static_cast<int32_t>(g.params().size());
+    params.push_back({p});
     ops::Values moments;
     for (const Moment& m : options.moments()) {
       ir::Type t = type;
       t.dtype = m.dtype;
+      t.host = options.offloaded;
+      params.back().push_back(static_cast<int32_t>(g.params().size()));
       moments.push_back(g.param(std::string(m.prefix) + name, std::move(t)));
     }
-    const ops::Values out =
-        adamw ? b.add_all("adamw_update",
-                          {g.param_value(p), moments[0], moments[1], grad, learning_rate, step, scale},
-                          {{"b1", options.b1},
-                           {"b2", options.b2},
-                           {"eps", options.eps},
-                           {"eps_root", options.eps_root},
-                           {"weight_decay", options.decays(name) ? options.weight_decay : 0.0}})
-              : b.add_all("sgd_update", sgd_inputs(g.param_value(p), grad, learning_rate, scale, moments),
-                          {{"momentum", options.momentum}, {"nesterov", options.nesterov}});
-    g.output(name, out[0], p);
-    for (size_t i = 0; i < moments.size(); ++i)
-      g.output(g.param_name(first + static_cast<int64_t>(i)), out[i + 1], first + static_cast<int32_t>(i));
+    Update u{name, {g.param_value(p)}, {}, {0}};
+    if (adamw) {
+      u.in.insert(u.in.end(), {moments[0], moments[1], grad, learning_rate, step, scale});
+      u.replaced = {0, 1, 2};
+      u.attrs = {{"b1", options.b1},
+                 {"b2", options.b2},
+                 {"eps", options.eps},
+                 {"eps_root", options.eps_root},
+                 {"weight_decay", options.decays(name) ? options.weight_decay : 0.0}};
+    } else {
+      u.in.insert(u.in.end(), {grad, learning_rate, scale});
+      for (const Value m : moments) {
+        u.replaced.push_back(u.in.size());
+        u.in.push_back(m);
+      }
+      u.attrs = {{"momentum", options.momentum}, {"nesterov", options.nesterov}};
+    }
+    updates.push_back(std::move(u));
   }
+  const std::vector<ops::Values> results = update_all(b, adamw ? "adamw_update" : "sgd_update", updates);
+  for (size_t i = 0; i < results.size(); ++i)
+    for (size_t r = 0; r < results[i].size(); ++r)
+      g.output(g.param_name(params[i][r]), results[i][r], params[i][r]);
   return g;
 }
 

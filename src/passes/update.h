@@ -26,6 +26,8 @@ struct Optimizer {
   double b1 = 0.9, b2 = 0.95, eps = 1e-8, eps_root = 0.0, weight_decay = 0.1;
   DType mu_dtype = DType::f32, nu_dtype = DType::f32;  // of the first and the second moment
   std::function<bool(const std::string& param)> decays = [](const std::string&) { return true; };
+  // The moments lie in host memory, where each is fetched for the update and offloaded again.
+  bool offloaded = false;
   // sgd
   double momentum = 0;
   bool nesterov = false;
@@ -46,7 +48,8 @@ ir::Graph accumulate(const ir::Graph& step, int64_t n);
 // a parameter. Outputs: "loss" (mean over supervised tokens), "tokens", "grad_norm" (of the mean loss, before
 // clipping), where the step has "z_loss_sum" its mean "z_loss", then each parameter NAME and its moments,
 // which replace the params of these names. Where loss or grad_norm is not finite or is above its limit, they
-// keep their values.
+// keep their values. What lies in host memory, a parameter or its moments, is fetched, updated and offloaded:
+// that of the layers in a loop over them, the rest as a whole, the next under the update of the one before.
 ir::Graph add_update(const ir::Graph& gradients, const Optimizer& options);
 
 // outputs=grads: "loss", "tokens", then "grad:NAME" of the mean loss (f32), and "logits" where the forward

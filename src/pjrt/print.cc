@@ -28,13 +28,16 @@ class Printer final : public ops::Emitter {
     for (size_t i = 0; i < params; ++i) {
       const auto p = static_cast<int64_t>(i);
       arguments.push_back(fmt::format("%arg{}", i));
-      out_ += fmt::format("      {}: {}{}{}  // {}\n", arguments[i], ops::mlir_type(g.type(g.param_value(p))),
-                          donation(g, static_cast<int32_t>(i)), i + 1 == params ? "" : ",", g.param_name(p));
+      const ir::Type& type = g.type(g.param_value(p));
+      out_ += fmt::format("      {}: {}{}{}  // {}\n", arguments[i], ops::mlir_type(type),
+                          attributes({memory_kind(type), donation(g, static_cast<int32_t>(i))}),
+                          i + 1 == params ? "" : ",", g.param_name(p));
     }
     out_ += "  ) -> (\n";
     for (size_t i = 0; i < g.outputs().size(); ++i) {
       const ir::Output& o = g.outputs()[i];
-      out_ += fmt::format("      {}{}  // {}\n", ops::mlir_type(g.type(o.value)),
+      const ir::Type& type = g.type(o.value);
+      out_ += fmt::format("      {}{}{}  // {}\n", ops::mlir_type(type), attributes({memory_kind(type)}),
                           i + 1 == g.outputs().size() ? "" : ",", o.name);
     }
     out_ += "  ) {\n";
@@ -77,8 +80,16 @@ class Printer final : public ops::Emitter {
   std::string donation(const Graph& g, int32_t p) const {
     if (!options_.donate) return "";
     for (size_t i = 0; i < g.outputs().size(); ++i)
-      if (g.outputs()[i].alias == p) return fmt::format(" {{tf.aliasing_output = {} : i32}}", i);
+      if (g.outputs()[i].alias == p) return fmt::format("tf.aliasing_output = {} : i32", i);
     return "";
+  }
+
+  std::string memory_kind(const ir::Type& type) const {
+    return type.host && options_.host_memory ? "mhlo.memory_kind = \"pinned_host\"" : "";
+  }
+  static std::string attributes(std::vector<std::string> all) {
+    std::erase(all, "");
+    return all.empty() ? "" : fmt::format(" {{{}}}", fmt::join(all, ", "));
   }
 
   static std::vector<std::string> output_types(const Graph& g) {

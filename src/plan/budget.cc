@@ -76,6 +76,16 @@ Lever prefetch_lever(const ProgramOptions& o) {
   return {{"prefetch_distance=0", [](ProgramOptions& p) { p.schedule.prefetch_distance = 0; }}};
 }
 
+Lever optimizer_lever(const ProgramOptions& o) {
+  if (o.outputs != Outputs::state || o.optimizer.offloaded || o.optimizer.moments().empty()) return {};
+  return {{"optimizer_memory_host_offload=true", [](ProgramOptions& p) { p.optimizer.offloaded = true; }}};
+}
+
+Lever parameter_lever(const ProgramOptions& o) {
+  if (o.host_parameters) return {};
+  return {{"parameter_memory_host_offload=true", [](ProgramOptions& p) { p.host_parameters = true; }}};
+}
+
 Change planned(std::string keys, const ProgramOptions& options, const Program& program,
                const Machine& machine) {
   Change c;
@@ -93,15 +103,17 @@ Change planned(std::string keys, const ProgramOptions& options, const Program& p
   return c;
 }
 
-auto cost(const Change& c) { return std::tuple(c.step_seconds.value_or(0), c.computed_flops, c.arena_bytes); }
+auto cost(const Change& c) {
+  return std::tuple(c.step_seconds.value_or(0), c.computed_flops, c.host_bytes, c.arena_bytes);
+}
 
 }  // namespace
 
 Changes find_changes(const ProgramOptions& options, const Program& program, const Machine& machine) {
   Changes changes;
   changes.now = planned("", options, program, machine);
-  std::vector<Lever> levers = {remat_lever(options), tiling_lever(options), accumulation_lever(options),
-                               prefetch_lever(options)};
+  std::vector<Lever> levers = {remat_lever(options),    tiling_lever(options),    accumulation_lever(options),
+                               prefetch_lever(options), optimizer_lever(options), parameter_lever(options)};
   using Chosen = std::vector<const Variant*>;
   // Bytes of the plan with these, which is kept if it fits; nothing where there is no such plan.
   const auto attempt = [&](const Chosen& variants) -> std::optional<int64_t> {

@@ -34,10 +34,10 @@ struct Changes {
   std::optional<Change> least;  // where none fits: the one found that needs the least
 };
 
-// Plans other values of remat_policy, num_vocab_tiling, prefetch_distance, and of gradient_accumulation_steps
-// with as many tokens a step: one of them at a time; if none fits, what saves most of each together; if that
-// fits, two at a time. The bits of a step depend on num_vocab_tiling and on the rows of a micro-step, and on
-// none of the others.
+// Plans other values of remat_policy, num_vocab_tiling, prefetch_distance, optimizer_memory_host_offload,
+// parameter_memory_host_offload, and of gradient_accumulation_steps with as many tokens a step: one of them
+// at a time; if none fits, what saves most of each together; if that fits, two at a time. The bits of a step
+// depend on num_vocab_tiling and on the rows of a micro-step, and on none of the others.
 Changes find_changes(const ProgramOptions& options, const Program& program, const Machine& machine);
 
 // ok where the step fits; else an error with the memory table and what find_changes gives.

@@ -5,15 +5,19 @@
 
 namespace lignum::plan {
 
-Engines::Speeds Engines::shared_cores(int cores, int ranks, int threads, int busy) {
+Engines::Speeds Engines::shared_cores(int cores, int ranks, int threads, double busy) {
   const double own = static_cast<double>(cores) / ranks;
   const double each = std::min(1.0, own / (threads + busy));
   return {threads * each / std::min<double>(threads, own), each / std::min(1.0, own)};
 }
 
-int Engines::busy() const {
-  return static_cast<int>(
-      std::count_if(queues_.begin(), queues_.end(), [](const Jobs& q) { return !q.left.empty(); }));
+bool Engines::busy() const {
+  return std::any_of(queues_.begin(), queues_.end(), [](const Jobs& q) { return !q.left.empty(); });
+}
+
+const Engines::Speeds& Engines::speeds() const {
+  const bool communication = !queues_[0].left.empty(), copy = !queues_[1].left.empty();
+  return speeds_[communication && copy ? 2 : copy ? 1 : 0];
 }
 
 double Engines::next_end() const {
@@ -39,14 +43,14 @@ void Engines::advance(double work) {
 void Engines::compute(double seconds) {
   compute_ += seconds;
   double left = seconds;
-  while (left > 0 && busy() > 0) {
-    const Speeds& speeds = speeds_[static_cast<size_t>(busy() - 1)];
-    const double end = next_end() / speeds.communication;
-    const double span = std::min(left / speeds.compute, end);
+  while (left > 0 && busy()) {
+    const Speeds& both = speeds();
+    const double end = next_end() / both.communication;
+    const double span = std::min(left / both.compute, end);
     now_ += span;
-    contention_ += span * (1 - speeds.compute);
-    left = left / speeds.compute <= span ? 0 : left - span * speeds.compute;
-    advance(end <= span ? next_end() : span * speeds.communication);
+    contention_ += span * (1 - both.compute);
+    left = left / both.compute <= span ? 0 : left - span * both.compute;
+    advance(end <= span ? next_end() : span * both.communication);
   }
   now_ += left;
 }

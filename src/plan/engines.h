@@ -15,14 +15,16 @@ class Engines {
   struct Speeds {
     double compute = 1, communication = 1;  // communication: a queue's
   };
-  // A rank has cores / ranks cores for its pool's threads and the threads of its `busy` busy queues; each
-  // thread gets the same part of what there is.
-  static Speeds shared_cores(int cores, int ranks, int threads, int busy = 1);
+  // A rank has cores / ranks cores for its pool's threads and the threads of its busy queues, which want
+  // `busy` cores: a thread that moves a file waits more than it computes. Each thread gets the same part of
+  // what there is.
+  static Speeds shared_cores(int cores, int ranks, int threads, double busy = 1);
 
-  // one, both: speeds beside one busy queue and beside two. overlap false: compute runs each job itself where
-  // it is submitted.
-  Engines(Speeds one, bool overlap, Speeds both) : speeds_{one, both}, overlap_(overlap) {}
-  Engines(Speeds one, bool overlap) : Engines(one, overlap, one) {}  // with one queue
+  // Speeds while compute is busy and of the queues communication, copy, or both. overlap false: compute runs
+  // each job itself where it is submitted.
+  Engines(Speeds communication, Speeds copy, Speeds both, bool overlap)
+      : speeds_{communication, copy, both}, overlap_(overlap) {}
+  Engines(Speeds one, bool overlap) : Engines(one, one, one, overlap) {}  // with one queue
 
   void compute(double seconds);  // seconds it takes alone
   // A ticket of that queue, whose jobs run one after the other.
@@ -44,11 +46,12 @@ class Engines {
     double seconds = 0;  // of all
   };
   double busy_seconds(Queue queue) const { return queues_[static_cast<size_t>(queue)].seconds; }
-  int busy() const;
-  double next_end() const;  // seconds of work until the first running job ends
+  bool busy() const;
+  const Speeds& speeds() const;  // while a queue is busy
+  double next_end() const;       // seconds of work until the first running job ends
   void advance(double work);
 
-  const std::array<Speeds, 2> speeds_;
+  const std::array<Speeds, 3> speeds_;
   const bool overlap_;
   double now_ = 0, compute_ = 0, exposed_ = 0, contention_ = 0;
   std::array<Jobs, 2> queues_;

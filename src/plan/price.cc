@@ -95,8 +95,15 @@ class Pricer {
     return hw::collective_time(spec_, *op, bytes, links);
   }
 
-  // Between device and host memory. A CPU's copy engine is one thread that reads and writes RAM.
-  Result<double> transfer_seconds(double bytes) const {
+  // Between device and host memory. A CPU's copy engine is one thread that reads and writes RAM, or a file on
+  // a disk that all ranks share.
+  Result<double> transfer_seconds(double bytes, bool to_host) {
+    if (spec_.is_cpu() && options_.host_file) {
+      LIGNUM_ASSIGN_OR_RETURN(const hw::FileTransfer t, spec_.curves().file_transfer(to_host, bytes));
+      file_seconds_ += t.seconds;
+      file_cpu_seconds_ += t.seconds * t.cpu_share;
+      return t.seconds * share_.ranks;
+    }
     if (spec_.is_cpu()) {
       LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e,
                               hw::stream_time(spec_, {1, share_.ranks}, {.bytes = 2 * bytes}));
@@ -131,7 +138,7 @@ class Pricer {
       } else if (slot.engine == passes::Engine::copy) {
         timed.kind = Timed::Kind::start;
         timed.queue = Engines::Queue::copy;
-        LIGNUM_ASSIGN_OR_RETURN(timed.seconds, transfer_seconds(cost.read));
+        LIGNUM_ASSIGN_OR_RETURN(timed.seconds, transfer_seconds(cost.read, node.types[0].host));
         n.bytes = cost.read;
         n.bound = timed.seconds > 0 ? hw::Bound::link : hw::Bound::none;
       } else {
@@ -252,10 +259,11 @@ class Pricer {
   }
 
   void play_step(Block& top) {
-    const auto shared = [&](int busy) {
+    const auto shared = [&](double busy) {
       return Engines::shared_cores(spec_.machine().cores, share_.ranks, share_.threads, busy);
     };
-    engines_ = std::make_unique<Engines>(shared(1), options_.overlap, shared(2));
+    const double copy = file_seconds_ > 0 ? file_cpu_seconds_ / file_seconds_ : 1;
+    engines_ = std::make_unique<Engines>(shared(1), shared(copy), shared(1 + copy), options_.overlap);
     for (Timed& timed : top.slots) play_slot(top, timed, 0);
     engines_->drain();
     play_copies(top.at_end);
@@ -263,6 +271,7 @@ class Pricer {
     price_.compute_seconds = engines_->compute_seconds();
     price_.communication_seconds = engines_->communication_seconds();
     price_.copy_seconds = engines_->copy_seconds();
+    price_.host_file = file_seconds_ > 0;
     price_.exposed_seconds = engines_->exposed_seconds();
     price_.contention_seconds = engines_->contention_seconds();
   }
@@ -337,6 +346,7 @@ class Pricer {
   const PriceOptions& options_;
   hw::Share share_;
   double dispatch_ = 0;
+  double file_seconds_ = 0, file_cpu_seconds_ = 0;  // of one of each transfer to and from a file
   Price price_;
   std::vector<NodePrice> copies_;
   std::unique_ptr<Engines> engines_;
@@ -357,6 +367,7 @@ Result<Price> price(const Program& program, const ProgramOptions& made_with, con
   options.bf16_dot = made_with.bf16_dot;
   options.fp16_sums = made_with.fp16_sums;
   options.overlap = made_with.schedule.overlap;
+  options.host_file = made_with.host_file;
   options.memory = &program.memory;
   options.topology = topology;
   const models::Shape& shape = made_with.shape;

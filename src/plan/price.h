@@ -32,6 +32,7 @@ struct PriceOptions {
   std::string bf16_dot;  // CPU: ProgramOptions::bf16_dot, fp16_sums
   bool fp16_sums = false;
   bool overlap = true;  // CPU: the communication engine has a thread of its own, as ExecutorOptions::overlap
+  bool host_file = false;  // CPU: host memory is a file, not RAM
   const passes::MemoryPlan* memory =
       nullptr;                           // how cold operands are (reuse.h), and the copies that loops make
   std::optional<hw::Topology> topology;  // TPU with collectives: needed, its devices are the ranks
@@ -64,6 +65,7 @@ struct Price {
   double exposed_seconds = 0;        // compute waits for communication or a copy
   double contention_seconds = 0;     // CPU: compute slowed down by communication on its cores
   double dispatch_seconds = 0;       // part of compute
+  bool host_file = false;            // the copies are to and from a file
 
   std::vector<NodePrice> nodes;  // in the order of ids, copies last
 
@@ -78,8 +80,8 @@ struct Price {
   std::optional<double> mfu;
 };
 
-// Errors: a CPU specification that was not measured with that many threads or ranks, a TPU one without a
-// topology or a mesh that does not lie on it.
+// Errors: a CPU specification that was not measured with that many threads or ranks, or that has measured no
+// file where one is host memory; a TPU one without a topology or a mesh that does not lie on it.
 Result<Price> price(const passes::Scheduled& step, const passes::Mesh& mesh, const hw::Spec& spec,
                     const PriceOptions& options);
 

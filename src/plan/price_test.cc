@@ -121,7 +121,8 @@ TEST(Engines, CopiesHaveAQueueOfTheirOwn) {
   EXPECT_DOUBLE_EQ(e.communication_seconds(), 2);
   EXPECT_DOUBLE_EQ(e.copy_seconds(), 3);
   // Beside one busy queue compute runs at a half, beside two at a third.
-  Engines shared(Engines::shared_cores(1, 1, 1), true, Engines::shared_cores(1, 1, 1, 2));
+  const Engines::Speeds one = Engines::shared_cores(1, 1, 1);
+  Engines shared(one, one, Engines::shared_cores(1, 1, 1, 2), true);
   shared.submit(1);
   shared.submit(2, Engines::Queue::copy);
   shared.compute(3);
@@ -443,6 +444,29 @@ TEST(Reuse, OperandsAreAsColdAsWhatRanInBetween) {
   const passes::Mesh one;
   EXPECT_GT(priced(step, spec, one, cold).nodes[2].seconds,
             1.5 * (priced(step, spec, one).nodes[2].seconds - 1e-6));
+}
+
+// To a file at the file's rates, which are not RAM's; a specification without them has no price.
+TEST(Price, HostMemoryInAFileHasItsOwnRate) {
+  const passes::Scheduled step = scheduled(R"(graph step stage=local {
+  %0 = param() {name="x"} : f32[256,256]
+  %1 = offload(%0) : async host f32[256,256] @ "out" forward
+  %2 = await(%1) : host f32[256,256] @ "out" forward
+  %3 = fetch(%2) : async f32[256,256] @ "in" forward
+  %4 = await(%3) : f32[256,256] @ "in" forward
+  return %4 as "y"
+})");
+  hw::Spec spec = box(1e9);
+  PriceOptions options;
+  options.host_file = true;
+  EXPECT_FALSE(price(step, {}, spec, options).ok());
+  constexpr int64_t kBytes = 256 * 256 * 4;
+  spec.set_host_file({{"write", "/disk", kBytes, 1e-5, 2e-3, 0}, {"read", "/disk", kBytes, 1e-5, 1e-3, 0}});
+  const Price p = priced(step, spec, {}, options);
+  EXPECT_NEAR(p.copy_seconds, 3e-3, 1e-12);
+  EXPECT_SAYS(time_table(p, spec), "/disk");
+  options.host_file = false;
+  EXPECT_NE(priced(step, spec, {}, options).copy_seconds, 3e-3);
 }
 
 TEST(Report, TablesAndJsonSayTheSame) {

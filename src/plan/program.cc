@@ -114,6 +114,11 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   o.optimizer.eps_root = c.real("adam_eps_root");
   o.optimizer.weight_decay = c.real("adam_weight_decay");
   o.optimizer.clip = c.real("gradient_clipping_threshold");
+  o.host_file = c.text("host_memory").starts_with("file:");
+  o.optimizer.offloaded = c.boolean("optimizer_memory_host_offload");
+  o.host_parameters = c.boolean("parameter_memory_host_offload");
+  if (o.optimizer.offloaded && o.optimizer.moments().empty())
+    o.notes.emplace_back("optimizer_memory_host_offload: sgd without momentum keeps nothing to offload");
   o.schedule.prefetch_distance = c.integer("prefetch_distance");
   o.schedule.overlap = c.text("overlap") == "on";
   return o;
@@ -210,8 +215,12 @@ Result<Program> make_program(const ProgramOptions& o) {
     g = passes::remat(g, o.disabled.contains("remat") ? passes::RematPolicy{true, {}, {}} : o.remat);
     LIGNUM_RETURN_IF_ERROR(done("remat", g));
     add_remat_notes(o, forward, g, notes);
-    g = passes::offload(g, o.remat.offloaded);
-    LIGNUM_RETURN_IF_ERROR(done("offload", g));
+  }
+  g = passes::offload(g,
+                      o.outputs == Outputs::loss ? std::set<std::string, std::less<>>() : o.remat.offloaded,
+                      o.host_parameters);
+  LIGNUM_RETURN_IF_ERROR(done("offload", g));
+  if (o.outputs != Outputs::loss) {
     g = passes::accumulate(g, o.accumulation);
     LIGNUM_RETURN_IF_ERROR(done("accumulate", g));
     g = o.outputs == Outputs::state ? passes::add_update(g, o.optimizer) : passes::add_mean_gradients(g);

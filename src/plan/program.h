@@ -26,7 +26,8 @@ struct ProgramOptions {
   int64_t accumulation = 1;
   std::vector<passes::QuantizationRule> quantization;  // in order; empty: nothing is quantised
   passes::RematPolicy remat;
-  bool custom_remat = false;  // remat is a list of names: one that keeps nothing is said
+  bool custom_remat = false;     // remat is a list of names: one that keeps nothing is said
+  bool host_parameters = false;  // the parameters lie in host memory: passes::offload
   passes::Optimizer optimizer;
   passes::Mesh mesh;
   passes::ScheduleOptions schedule;
@@ -36,6 +37,7 @@ struct ProgramOptions {
   // only.
   std::string bf16_dot;
   bool fp16_sums = false;  // CPU: fp8_accumulation=fp16_64, likewise
+  bool host_file = false;  // CPU: host memory is a file; likewise
   Outputs outputs = Outputs::state;
   bool logits = false;             // grads and loss only
   int64_t vocab_tiling = 0;        // tiles of tokens in head and loss; see models::loss_tile

@@ -131,6 +131,7 @@ std::string memory_table(const passes::MemoryPlan& memory, const ReportOptions& 
   };
   activations("activations that the backward pass finds\n", memory.saved);
   activations("activations that it fetches from host memory\n", memory.offloaded);
+  activations("in host memory from step to step\n", memory.host_state);
   if (options.device_memory > 0) {
     const int64_t left = options.device_memory - memory.arena_bytes;
     out += fmt::format("  budget {}: {} {}\n", bytes_text(static_cast<double>(options.device_memory)),
@@ -152,6 +153,15 @@ std::string time_table(const Price& p, const hw::Spec& spec) {
   line("step", p.step_seconds);
   if (p.communication_seconds > 0) line("communication engine busy", p.communication_seconds);
   if (p.copy_seconds > 0) line("copy engine busy", p.copy_seconds);
+  if (p.host_file) {
+    constexpr double kRow = 1 << 22;
+    const auto rate = [&](bool write) {
+      const Result<hw::FileTransfer> t = spec.curves().file_transfer(write, kRow);
+      return rate_text(t.ok() ? kRow / t->seconds : 0, "B/s");
+    };
+    out += fmt::format("  {:<26} written at {}, read at {} ({})\n", "host file", rate(true), rate(false),
+                       spec.curves().host_file.front().source);
+  }
   if (p.tokens_per_second) out += fmt::format("  {:<26} {:.0f}\n", "tokens/s", *p.tokens_per_second);
   if (p.model_flop_rate) {
     out += fmt::format("  {:<26} {}\n", "model FLOP/s", rate_text(*p.model_flop_rate, "FLOP/s"));
@@ -200,7 +210,8 @@ nlohmann::ordered_json report_json(const Price& price, const passes::MemoryPlan&
     json["memory"]["parts"].push_back({{"name", p.name}, {"bytes", p.bytes}});
   json["memory"]["host_bytes"] = memory.host_bytes;
   for (const auto& [key, parts] :
-       {std::pair("saved", &memory.saved), std::pair("offloaded", &memory.offloaded)}) {
+       {std::pair("saved", &memory.saved), std::pair("offloaded", &memory.offloaded),
+        std::pair("host_state", &memory.host_state)}) {
     json["memory"][key] = nlohmann::ordered_json::array();
     for (const passes::MemoryPart& p : *parts)
       json["memory"][key].push_back({{"name", p.name}, {"bytes", p.bytes}});

@@ -126,6 +126,27 @@ TEST(Saved, HostMemoryHasWhatIsOffloaded) {
   }
 }
 
+// Parameters and moments leave the arena whole: each row of a stack, each other tensor, in whole blocks.
+TEST(Saved, HostMemoryHasTheState) {
+  const Program device = made({"remat_policy=full"}),
+                host = made({"remat_policy=full", "optimizer_memory_host_offload=true",
+                             "parameter_memory_host_offload=true"});
+  const ir::Graph& g = *device.scheduled.graph;
+  int64_t sum = 0, left = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(g.params().size()); ++i) {
+    const ir::Type& t = g.type(g.param_value(i));
+    if (t.names.empty() || t.names[0] == "activation_batch" || t.rank() == 0) continue;
+    const int64_t rows = t.names[0] == "layers" ? t.dims[0] : 1;
+    sum += rows * ((t.bytes() / rows + 4095) / 4096 * 4096);
+    left += (t.bytes() + 63) / 64 * 64;
+  }
+  EXPECT_EQ(host.memory.host_state_bytes, sum);
+  EXPECT_EQ(host.memory.host_bytes, sum);
+  EXPECT_EQ(host.memory.state_bytes, device.memory.state_bytes - left);
+  EXPECT_LT(host.memory.arena_bytes, device.memory.arena_bytes - left / 2);
+  ASSERT_EQ(host.memory.host_state.size(), 2U);
+}
+
 TEST(Saved, WhatKeepsNothingIsSaid) {
   const auto notes = [](const std::vector<std::string>& words) {
     std::string text;
@@ -199,7 +220,8 @@ TEST(Budget, SeveralLeversAreTakenWhereOneIsNotEnough) {
     machine.device_memory = std::min(machine.device_memory, one.arena_bytes - 1);
   const Changes two = find_changes(*o, p, machine);
   ASSERT_FALSE(two.fitting.empty());
-  EXPECT_NE(two.fitting[0].keys.find("remat_policy"), std::string::npos) << two.fitting[0].keys;
+  EXPECT_TRUE(std::any_of(two.fitting.begin(), two.fitting.end(),
+                          [](const Change& c) { return c.keys.find("remat_policy") != std::string::npos; }));
   EXPECT_NE(two.fitting[0].keys.find(' '), std::string::npos);
   machine.device_memory = 1;
   const Changes none = find_changes(*o, p, machine);

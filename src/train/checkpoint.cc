@@ -106,8 +106,8 @@ Result<SafetensorsLayout> optimizer_layout(const RankState& rank) {
 }
 
 // The shard of a parameter, or of one of its moments.
-std::byte* shard(const RankState& rank, std::string_view moment, const models::Parameter& p) {
-  return rank.executor.param(std::string(moment) + p.pattern);
+exec::ParamView shard(const RankState& rank, std::string_view moment, const models::Parameter& p) {
+  return {rank.executor, std::string(moment) + p.pattern};
 }
 
 Status write_tensors(const std::string& folder, const RankState& rank) {
@@ -121,10 +121,9 @@ Status write_tensors(const std::string& folder, const RankState& rank) {
                           open(std::move(optimizer), join_path(folder, kOptimizer)));
   if (rank.ranks.is_first()) LIGNUM_RETURN_IF_ERROR(rank.ranks.barrier());
   const auto write = [&](const SafetensorsWriter& file, const std::string& prefix, const passes::Moment& m) {
-    return write_parameters(rank.model, rank.shards, file, prefix, m.dtype,
-                            [&](int64_t i) -> const std::byte* {
-                              return shard(rank, m.prefix, parameters[static_cast<size_t>(i)]);
-                            });
+    return write_parameters(rank.model, rank.shards, file, prefix, m.dtype, [&](int64_t i) {
+      return shard(rank, m.prefix, parameters[static_cast<size_t>(i)]);
+    });
   };
   LIGNUM_RETURN_IF_ERROR(write(model_file, "", {"", DType::f32}));
   for (const passes::Moment& m : rank.moments)

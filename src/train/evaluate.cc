@@ -25,13 +25,17 @@ Result<std::unique_ptr<Evaluator>> Evaluator::create(const Setup& setup, const E
   return e;
 }
 
-void Evaluator::copy_parameters(exec::Executor& from) {
-  const ir::Graph& graph = *evaluation_.program.local;
+Status Evaluator::copy_parameters(exec::Executor& from) {
   const auto count = static_cast<int64_t>(models::parameters(setup_.model).size());
   for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(executor_->param(i), from.param(graph.param_name(i)),
-                static_cast<size_t>(graph.type(graph.param_value(i)).bytes()));
+    exec::ParamView source(from, evaluation_.program.local->param_name(i)), copy(*executor_, i);
+    const int64_t row = std::max<int64_t>(1, std::min(source.row_bytes(), copy.row_bytes()));
+    for (int64_t at = 0; at < copy.bytes(); at += row)
+      std::memcpy(copy.write(at), source.read(at), static_cast<size_t>(row));
+    LIGNUM_RETURN_IF_ERROR(source.finish());
+    LIGNUM_RETURN_IF_ERROR(copy.finish());
   }
+  return {};
 }
 
 Result<std::optional<EvalMetrics>> Evaluator::run(int64_t step, const Stop& stop) {
@@ -99,9 +103,8 @@ Result<EvalMetrics> evaluate_on(const Ranks& own, const config::Config& config, 
         Evaluator::create(setup, evaluation, ranks, *pool, memory_budget(config, nullptr, setup.ranks_here)));
     const Status loaded = [&]() -> Status {
       if (files) return load_parameters(setup.model, *files, evaluator->shards(), evaluator->executor());
-      init_parameters(setup.model, evaluator->shards(), evaluator->executor(),
-                      static_cast<uint64_t>(config.integer("init_weights_seed")));
-      return {};
+      return init_parameters(setup.model, evaluator->shards(), evaluator->executor(),
+                             static_cast<uint64_t>(config.integer("init_weights_seed")));
     }();
     if (!loaded.ok()) return ranks.give_up(loaded);
     const auto metrics = evaluator->run(step, [] { return Result<bool>(false); });

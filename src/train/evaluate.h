@@ -26,7 +26,7 @@ class Evaluator {
   exec::Executor& executor() { return *executor_; }
   RankShards shards() const { return {evaluation_.program, setup_.step.mesh, ranks_.rank()}; }
   // The parameters of a training executor on the same mesh.
-  void copy_parameters(exec::Executor& from);
+  Status copy_parameters(exec::Executor& from);
   // The mean loss over all supervised tokens, the same on every rank: batch sums added in double, in order.
   // `stop` is asked before each batch and answers the same on every rank; true leaves the evaluation undone.
   using Stop = std::function<Result<bool>()>;

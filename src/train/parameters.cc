@@ -35,14 +35,13 @@ void for_each_file_run(const models::Parameter& p, const passes::Sharding& shard
   });
 }
 
-// Elements of a tensor of a ModelFiles or a SafetensorsReader, into a shard of `dtype` from element `local`
-// on; bf16 is rounded once from the file's type if that is f32 or bf16.
+// Elements of a tensor of a ModelFiles or a SafetensorsReader, as `dtype`; bf16 is rounded once from the
+// file's type if that is f32 or bf16.
 template <class Files>
-Status read_elements(const Files& files, const std::string& name, DType dtype, std::byte* shard,
-                     int64_t local, int64_t begin, int64_t count) {
-  if (dtype == DType::f32)
-    return files.read_as_f32(name, reinterpret_cast<float*>(shard) + local, begin, count);
-  bf16* out = reinterpret_cast<bf16*>(shard) + local;
+Status read_elements(const Files& files, const std::string& name, DType dtype, std::byte* to, int64_t begin,
+                     int64_t count) {
+  if (dtype == DType::f32) return files.read_as_f32(name, reinterpret_cast<float*>(to), begin, count);
+  bf16* out = reinterpret_cast<bf16*>(to);
   constexpr int64_t kPiece = 16384;
   std::vector<float> piece(static_cast<size_t>(std::min(kPiece, count)));
   for (int64_t at = 0; at < count; at += kPiece) {
@@ -55,31 +54,35 @@ Status read_elements(const Files& files, const std::string& name, DType dtype, s
 
 }  // namespace
 
-void init_parameters(const config::ModelConfig& model, const RankShards& shards, exec::Executor& executor,
-                     uint64_t seed) {
+Status init_parameters(const config::ModelConfig& model, const RankShards& shards, exec::Executor& executor,
+                       uint64_t seed) {
   const auto parameters = models::parameters(model);
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  Status status;
+  for (size_t i = 0; i < parameters.size() && status.ok(); ++i) {
     const models::Parameter& p = parameters[i];
-    auto* data = reinterpret_cast<float*>(executor.param(static_cast<int64_t>(i)));
+    exec::ParamView view(executor, static_cast<int64_t>(i));
     for_each_file_run(
         p, shards.program.params[i], shards, [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
           const Random random(seed, p.file_name(layer));
+          auto* data = reinterpret_cast<float*>(view.write(local * static_cast<int64_t>(sizeof(float))));
           for (int64_t k = 0; k < count; ++k) {
             switch (p.init) {
               case models::Parameter::Init::normal:
-                data[local + k] = static_cast<float>(model.initializer_range *
-                                                     random.normal(static_cast<uint64_t>(index + k)));
+                data[k] = static_cast<float>(model.initializer_range *
+                                             random.normal(static_cast<uint64_t>(index + k)));
                 break;
               case models::Parameter::Init::ones:
-                data[local + k] = 1;
+                data[k] = 1;
                 break;
               case models::Parameter::Init::zeros:
-                data[local + k] = 0;
+                data[k] = 0;
                 break;
             }
           }
         });
+    status = view.finish();
   }
+  return status;
 }
 
 Status load_parameters(const config::ModelConfig& model, const ModelFiles& files, const RankShards& shards,
@@ -92,40 +95,43 @@ Status load_parameters(const config::ModelConfig& model, const ModelFiles& files
     const models::Parameter& p = parameters[i];
     const ir::Graph& graph = *shards.program.local;
     const DType dtype = graph.type(graph.param_value(static_cast<int64_t>(i))).dtype;
-    std::byte* data = executor.param(static_cast<int64_t>(i));
-    for_each_file_run(
-        p, shards.program.params[i], shards, [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
-          if (!status.ok()) return;
-          status = read_elements(files, names.of(p.file_name(layer)), dtype, data, local, index, count);
-        });
+    exec::ParamView view(executor, static_cast<int64_t>(i));
+    for_each_file_run(p, shards.program.params[i], shards,
+                      [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
+                        if (!status.ok()) return;
+                        status = read_elements(files, names.of(p.file_name(layer)), dtype,
+                                               view.write(local * dtype_size(dtype)), index, count);
+                      });
+    if (status.ok()) status = view.finish();
   }
   return status;
 }
 
 Status write_parameters(const config::ModelConfig& model, const RankShards& shards,
                         const SafetensorsWriter& writer, const std::string& prefix, DType dtype,
-                        FunctionRef<const std::byte*(int64_t)> from) {
+                        FunctionRef<exec::ParamView(int64_t)> from) {
   const int64_t size = dtype_size(dtype);
   const auto parameters = models::parameters(model);
   Status status;
   for (size_t i = 0; i < parameters.size() && status.ok(); ++i) {
     const passes::Sharding& sharding = shards.program.params[i];
     if (!writes_shard(sharding, shards.mesh, shards.rank)) continue;
-    const std::byte* data = from(static_cast<int64_t>(i));
+    exec::ParamView view = from(static_cast<int64_t>(i));
     for_each_file_run(parameters[i], sharding, shards,
                       [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
                         if (!status.ok()) return;
-                        const std::span bytes(data + local * size, static_cast<size_t>(count * size));
+                        const std::span bytes(view.read(local * size), static_cast<size_t>(count * size));
                         status = writer.write(prefix + parameters[i].file_name(layer),
                                               static_cast<uint64_t>(index * size), bytes);
                       });
+    if (status.ok()) status = view.finish();
   }
   return status;
 }
 
 Status read_parameters(const config::ModelConfig& model, const RankShards& shards,
                        const SafetensorsReader& reader, const std::string& prefix, DType dtype,
-                       FunctionRef<std::byte*(int64_t)> to) {
+                       FunctionRef<exec::ParamView(int64_t)> to) {
   for (const TensorPlan& t : models::file_tensors(model)) {
     LIGNUM_ASSIGN_OR_RETURN(const TensorInfo* info, reader.require(prefix + t.name));
     if (info->shape != t.shape) {
@@ -136,13 +142,14 @@ Status read_parameters(const config::ModelConfig& model, const RankShards& shard
   const auto parameters = models::parameters(model);
   Status status;
   for (size_t i = 0; i < parameters.size() && status.ok(); ++i) {
-    std::byte* data = to(static_cast<int64_t>(i));
+    exec::ParamView view = to(static_cast<int64_t>(i));
     for_each_file_run(parameters[i], shards.program.params[i], shards,
                       [&](int64_t layer, int64_t index, int64_t local, int64_t count) {
                         if (!status.ok()) return;
-                        status = read_elements(reader, prefix + parameters[i].file_name(layer), dtype, data,
-                                               local, index, count);
+                        status = read_elements(reader, prefix + parameters[i].file_name(layer), dtype,
+                                               view.write(local * dtype_size(dtype)), index, count);
                       });
+    if (status.ok()) status = view.finish();
   }
   return status;
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/safetensors.h"
-#include "exec/executor.h"
+#include "exec/param_view.h"
 #include "models/model.h"
 #include "plan/program.h"
 #include "train/shards.h"
@@ -19,8 +19,8 @@ struct RankShards {
 
 // Normal values with the model's initializer_range (norm scales 1, biases 0), by (seed, file name, index):
 // the same whatever the mesh, the number of layers loaded or the order.
-void init_parameters(const config::ModelConfig& model, const RankShards& shards, exec::Executor& executor,
-                     uint64_t seed);
+Status init_parameters(const config::ModelConfig& model, const RankShards& shards, exec::Executor& executor,
+                       uint64_t seed);
 
 // From a Hugging Face folder's tensors, in the type that the step's params have (f32, or bf16: a generating
 // step's). A missing tensor, another shape, or a tensor that the model has no use for (a feature that would
@@ -29,16 +29,16 @@ Status load_parameters(const config::ModelConfig& model, const ModelFiles& files
                        exec::Executor& executor);
 
 // Writes this rank's part of every parameter, or of what an optimizer keeps of it (of those ranks that hold
-// the same shard, one writes). `from` gives the address of the shard of parameter i, in the file's dtype.
+// the same shard, one writes). `from`: the shard of parameter i, in the file's dtype.
 Status write_parameters(const config::ModelConfig& model, const RankShards& shards,
                         const SafetensorsWriter& writer, const std::string& prefix, DType dtype,
-                        FunctionRef<const std::byte*(int64_t parameter)> from);
+                        FunctionRef<exec::ParamView(int64_t parameter)> from);
 
 // The inverse: fills this rank's shard of every parameter, in `dtype`, from tensors of the names and shapes
-// that write_parameters gives them, whatever their dtype. `to`: the address of the shard of parameter i,
-// padding zero already.
+// that write_parameters gives them, whatever their dtype. `to`: the shard of parameter i, padding zero
+// already.
 Status read_parameters(const config::ModelConfig& model, const RankShards& shards,
                        const SafetensorsReader& reader, const std::string& prefix, DType dtype,
-                       FunctionRef<std::byte*(int64_t parameter)> to);
+                       FunctionRef<exec::ParamView(int64_t parameter)> to);
 
 }  // namespace lignum::train

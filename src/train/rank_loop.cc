@@ -159,9 +159,8 @@ class RankLoop {
       LIGNUM_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(run_.weights));
       return load_parameters(run_.setup.model, files, shards(), *executor_);
     }
-    init_parameters(run_.setup.model, shards(), *executor_,
-                    static_cast<uint64_t>(run_.config.integer("init_weights_seed")));
-    return {};
+    return init_parameters(run_.setup.model, shards(), *executor_,
+                           static_cast<uint64_t>(run_.config.integer("init_weights_seed")));
   }
 
   void put_inputs(float learning_rate) {
@@ -279,7 +278,7 @@ class RankLoop {
 
   // A signal ends it and is in `stop`; the resume evaluates again.
   Status evaluate(int& stop) {
-    evaluator_->copy_parameters(*executor_);
+    LIGNUM_RETURN_IF_ERROR(evaluator_->copy_parameters(*executor_));
     const auto stopped = [&]() -> Result<bool> {
       LIGNUM_ASSIGN_OR_RETURN(stop, asked_to_stop());
       return stop != 0;

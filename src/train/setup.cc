@@ -128,8 +128,8 @@ int64_t memory_budget(const config::Config& config, const hw::Spec* spec, int64_
   return physical_memory() / ranks_here;
 }
 
-Status check_host_memory(const Setup& s, const passes::MemoryPlan& plan) {
-  if (plan.host_bytes == 0) return {};
+Status check_host_memory(const Setup& s, int64_t host_bytes, int64_t arena_bytes) {
+  if (host_bytes == 0) return {};
   constexpr std::string_view kFile = "file:";
   const auto text = [](int64_t bytes) { return plan::bytes_text(static_cast<double>(bytes)); };
   if (s.host_memory.starts_with(kFile)) {
@@ -139,19 +139,19 @@ Status check_host_memory(const Setup& s, const passes::MemoryPlan& plan) {
       return user_error("host_memory={}: {}; name a folder on a disk with room", s.host_memory,
                         std::strerror(errno));
     const auto room = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
-    if (room / s.ranks_here >= plan.host_bytes) return {};
+    if (room / s.ranks_here >= host_bytes) return {};
     return user_error(
         "host_memory={}: the step offloads {} a rank, and that disk has {} for each of {}; name another, or "
         "offload less",
-        s.host_memory, text(plan.host_bytes), text(room / s.ranks_here), s.ranks_here);
+        s.host_memory, text(host_bytes), text(room / s.ranks_here), s.ranks_here);
   }
-  const int64_t room = physical_memory() / s.ranks_here - plan.arena_bytes;
-  if (room >= plan.host_bytes || physical_memory() == 0) return {};
+  const int64_t room = physical_memory() / s.ranks_here - arena_bytes;
+  if (room >= host_bytes || physical_memory() == 0) return {};
   return user_error(
       "host_memory=ram: the step offloads {} a rank, and beside the {} that it keeps this machine has {}; "
       "set "
       "host_memory=file:FOLDER, or offload less",
-      text(plan.host_bytes), text(plan.arena_bytes), text(std::max<int64_t>(0, room)));
+      text(host_bytes), text(arena_bytes), text(std::max<int64_t>(0, room)));
 }
 
 int64_t left_for_evaluation(int64_t budget, int64_t arena_bytes) {

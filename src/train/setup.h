@@ -50,8 +50,8 @@ int64_t memory_budget(const config::Config& config, const hw::Spec* spec, int64_
 
 // What a step's arena leaves of the budget; one byte is a budget too, 0 would be none.
 int64_t left_for_evaluation(int64_t budget, int64_t arena_bytes);
-// Whether what the step offloads has room in host_memory, beside what the ranks here keep on the device.
-Status check_host_memory(const Setup& setup, const passes::MemoryPlan& plan);
+// Whether what a rank offloads has room in host_memory, beside what the ranks here keep on the device.
+Status check_host_memory(const Setup& setup, int64_t host_bytes, int64_t arena_bytes);
 
 // base_output_directory/run_name; without a name one is made from the time.
 std::string run_folder(const config::Config& config);

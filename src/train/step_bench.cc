@@ -145,8 +145,9 @@ Status bench(const std::vector<std::string>& words) {
   options.mesh = &setup.step.mesh;
   options.parallel = pool.get();
   options.choice = setup.kernels.choice;
+  options.host_memory = setup.host_memory;
   LIGNUM_ASSIGN_OR_RETURN(const auto executor, exec::Executor::create(options));
-  init_parameters(setup.model, {program, setup.step.mesh, 0}, *executor, 0);
+  LIGNUM_RETURN_IF_ERROR(init_parameters(setup.model, {program, setup.step.mesh, 0}, *executor, 0));
 
   Batch batch(setup.batch.rows, setup.batch.seq);
   const BatchInputs inputs(*executor);

@@ -234,7 +234,12 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
   }
   const int64_t budget = memory_budget(config, options.spec, setup.ranks_here);
   LIGNUM_RETURN_IF_ERROR(fits(setup, program, evaluation, {budget, options.spec, {}}));
-  LIGNUM_RETURN_IF_ERROR(check_host_memory(setup, program.memory));
+  int64_t host_bytes = program.memory.host_bytes, arena_bytes = program.memory.arena_bytes;
+  if (evaluation) {
+    host_bytes += evaluation->program.memory.host_bytes;
+    arena_bytes += evaluation->program.memory.arena_bytes;
+  }
+  LIGNUM_RETURN_IF_ERROR(check_host_memory(setup, host_bytes, arena_bytes));
   std::string folder = run_folder(config);
   LIGNUM_RETURN_IF_ERROR(processes.share_text(folder));  // its name may come from a clock
   const bool checkpoints = config.boolean("enable_checkpointing");

@@ -7,10 +7,12 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <vector>
 
+#include "base/file.h"
 #include "exec/thread_pool.h"
 #include "hw/cpu_spec_builder.h"
 #include "hw/probe.h"
@@ -20,6 +22,7 @@
 #include "ops/cases.h"
 #include "tune/clock.h"
 #include "tune/collective_timing.h"
+#include "tune/file_timing.h"
 #include "tune/row_timing.h"
 #include "tune_commit.h"
 
@@ -86,7 +89,7 @@ constexpr std::array<int64_t, 4> kCollectiveBytes = {1 << 12, 1 << 17, 1 << 21, 
 
 // Shares of the time budget.
 constexpr double kDispatchShare = 0.02, kGemmShare = 0.33, kStreamShare = 0.08, kRowsShare = 0.34,
-                 kAttentionShare = 0.13, kCollectiveShare = 0.08, kCopyShare = 0.02;
+                 kAttentionShare = 0.12, kCollectiveShare = 0.07, kCopyShare = 0.02, kFileShare = 0.02;
 
 // Bytes of one core's L2, 0 when the system does not say.
 double l2_bytes() {
@@ -122,6 +125,8 @@ class Calibrator {
     LIGNUM_RETURN_IF_ERROR(measure_collectives());
     report("host copy");
     measure_copy();
+    report("host file");
+    LIGNUM_RETURN_IF_ERROR(measure_file());
     const double l2 = l2_bytes();
     if (l2 <= 0) return internal_error("the system does not say how large L2 is");
     builder_.memory(hw::this_machine_memory(), l2);
@@ -422,7 +427,19 @@ class Calibrator {
                                 probe(kCopyShare * options_.seconds));
     note("host copy", m);
     builder_.copy_bandwidth(static_cast<double>(kBytes) / m.seconds);
+    done_ += kCopyShare;
+  }
+
+  Status measure_file() {
+    if (options_.files.empty()) return {};
+    LIGNUM_ASSIGN_OR_RETURN(
+        std::vector<hw::HostFilePoint> points,
+        time_file(options_.files, kFileShare * options_.seconds, "measured by lignum calibrate"));
+    for (const hw::HostFilePoint& p : points)
+      spreads_.emplace_back(p.spread, fmt::format("{} of {} bytes of a file", p.op, p.bytes));
+    builder_.host_file(std::move(points));
     done_ = 1;
+    return {};
   }
 
   const CalibrateOptions& options_;
@@ -453,6 +470,11 @@ Result<Calibration> calibrate(const CalibrateOptions& options) {
   if (o.write && o.path.empty()) {
     return user_error(
         "neither XDG_CACHE_HOME nor HOME is set, so there is no cache folder; name a file to write");
+  }
+  if (o.write && o.files.empty()) {
+    const std::filesystem::path folder = std::filesystem::absolute(o.path).parent_path();
+    LIGNUM_RETURN_IF_ERROR(make_directories(folder.string()));
+    o.files = folder.string();
   }
   Calibrator calibrator(o, machine);
   LIGNUM_RETURN_IF_ERROR(calibrator.run());

@@ -31,6 +31,7 @@ struct CalibrateOptions {
   int max_ranks = 2;    // collectives between 2, 4, ... ranks up to this
   double seconds = 25;  // of measuring, about: shared out among the points
   std::string path;     // where to write; empty: calibrated_spec_path()
+  std::string files;    // folder of the file whose rates are measured; empty: the one that `path` is in
   bool write = true;    // false: only returned
   // Called before each group of points: how far (0..1), and what is measured next.
   std::function<void(double done, std::string_view what)> progress;

@@ -154,6 +154,13 @@ TEST(Calibrate, ShortRunWritesASpecificationThatLoads) {
   }
   EXPECT_TRUE(hw::collective_time(*spec, hw::Collective::all_reduce, 1e6, 2).ok());
   EXPECT_FALSE(spec->curves().rows.empty());
+  for (const bool write : {true, false}) {
+    const Result<hw::FileTransfer> t = spec->curves().file_transfer(write, 1e6);
+    ASSERT_TRUE(t.ok()) << t.status().message();
+    EXPECT_GT(t->seconds, 0);
+    EXPECT_LE(t->cpu_share, 1);
+  }
+  EXPECT_SAYS(spec->curves().host_file.front().source, folder.path());
 }
 
 TEST(Calibrate, RefusesWhatItCannotMeasure) {
