@@ -101,11 +101,11 @@ Value transferred(ops::Builder& b, std::string_view kind, Value v) {
   return b.add("await", {b.add(kind, {v})});
 }
 
-Graph offload(const Graph& given, const Names& names, bool parameters) {
-  if (names.empty() && !parameters) return given;
-  const Graph step = parameters ? parameters_in_host(given) : given;
+Graph offload(const Graph& step, const Names& names, bool parameters) {
+  if (names.empty() && !parameters) return step;
+  const Graph from = parameters ? parameters_in_host(step) : step;
   return ir::rewrite(
-      step,
+      from,
       [&](Graph& to, int32_t id, const Node& node, std::span<const Value> inputs) -> std::vector<Value> {
         Node moved = node;
         moved.inputs.assign(inputs.begin(), inputs.end());
@@ -113,7 +113,7 @@ Graph offload(const Graph& given, const Names& names, bool parameters) {
         std::vector<size_t> stacks;
         for (auto r = static_cast<size_t>(s.carry); node.kind == "scan" && r < node.types.size(); ++r)
           if (names.contains(node.body->outputs()[r].name) &&
-              sliced_only(step, {id, static_cast<int32_t>(r)}))
+              sliced_only(from, {id, static_cast<int32_t>(r)}))
             stacks.push_back(r);
         std::vector<int64_t> rows;
         bool fetched = false;
