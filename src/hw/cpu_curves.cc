@@ -99,6 +99,9 @@ class Fields {
   void way(std::string& out) {
     if (status_.ok() && rest_.contains("way")) text("way", out);
   }
+  void group(int64_t& out) {
+    if (status_.ok() && rest_.contains("group")) positive("group", out);
+  }
   void dtype(DType& out) { named<DType>("dtype", out, dtype_from_name, "f32, bf16, f8e4m3fn, ..."); }
   Status finish() const {
     if (!status_.ok() || rest_.empty()) return status_;
@@ -172,6 +175,7 @@ void visit(F& f, AttentionPoint& p) {
   f.positive("seq", p.seq);
   f.positive("head_dim", p.head_dim);
   f.way(p.way);
+  f.group(p.group);
 }
 template <class F>
 void visit(F& f, CollectivePoint& p) {
@@ -200,6 +204,7 @@ struct Writer {
   }
   void text(const char* key, std::string& value) { object[key] = value; }
   void way(std::string& value) { object["way"] = value; }
+  void group(int64_t& value) { object["group"] = value; }
   void dtype(DType& value) { object["dtype"] = dtype_name(value); }
   template <class T, class From>
   void named(const char* key, T& value, const From&, std::string_view) {
@@ -329,18 +334,23 @@ Result<double> CpuCurves::rows_rate(const std::string& op, DType dtype, int thre
 }
 
 Result<double> CpuCurves::attention_rate(AttentionPass pass, DType dtype, int threads, double seq,
-                                         double head_dim, std::string_view way) const {
+                                         double head_dim, std::string_view way, double group) const {
   const std::string by = way_of(dtype, way);
-  return across_threads<AttentionPoint, LogScatter>(
+  using Curve = std::map<int64_t, LogScatter>;  // by group
+  return across_threads<AttentionPoint, Curve>(
       fmt::format("{} attention {} by {}", dtype_name(dtype), pass_name(pass), by), attention, threads,
       [&](const AttentionPoint& p) { return p.pass == pass && p.dtype == dtype && p.way == by; },
-      [](LogScatter& curve, const AttentionPoint& p) {
+      [](Curve& curve, const AttentionPoint& p) {
         const double flops =
             attention_flops(p.pass, static_cast<double>(p.sequences), static_cast<double>(p.heads),
                             static_cast<double>(p.seq), static_cast<double>(p.head_dim), true);
-        curve.add(static_cast<double>(p.seq), static_cast<double>(p.head_dim), flops / p.seconds);
+        curve[p.group].add(static_cast<double>(p.seq), static_cast<double>(p.head_dim), flops / p.seconds);
       },
-      [&](const LogScatter& curve) { return curve.at(seq, head_dim); });
+      [&](const Curve& curve) {
+        LogCurve rates;
+        for (const auto& [g, rate] : curve) rates.add(static_cast<double>(g), rate.at(seq, head_dim));
+        return rates.at(group);
+      });
 }
 
 Result<double> CpuCurves::collective_bandwidth(Collective op, int ranks, double bytes) const {

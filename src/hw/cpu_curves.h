@@ -59,6 +59,7 @@ struct AttentionPoint {  // causal self-attention; its FLOPs are attention_flops
   int64_t sequences = 0, heads = 0, seq = 0, head_dim = 0;
   double seconds = 0, spread = 0;
   std::string way = "fma";
+  int64_t group = 1;  // query heads that share a head of keys and values; 1 in a file that does not say
 };
 struct CollectivePoint {  // `bytes` as in collective_time() (roofline.h); every rank on this machine
   Collective op = Collective::all_gather;
@@ -110,9 +111,10 @@ class CpuCurves {
                             std::string_view way = {}) const;                                  // FLOP/s
   Result<double> stream_bandwidth(int threads, double working_set_bytes) const;                // byte/s
   Result<double> rows_rate(const std::string& op, DType, int threads, double elements) const;  // element/s
+  // Measured with several groups: between them linear in (log group, log rate).
   Result<double> attention_rate(AttentionPass, DType, int threads, double seq, double head_dim,
-                                std::string_view way = {}) const;                  // FLOP/s
-  Result<double> collective_bandwidth(Collective, int ranks, double bytes) const;  // byte/s
+                                std::string_view way = {}, double group = 1) const;  // FLOP/s
+  Result<double> collective_bandwidth(Collective, int ranks, double bytes) const;    // byte/s
   Result<double> dispatch_seconds(int threads) const;
   // Of one rank that has the disk to itself.
   Result<FileTransfer> file_transfer(bool write, double bytes) const;

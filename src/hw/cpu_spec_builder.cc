@@ -65,9 +65,9 @@ CpuSpecBuilder& CpuSpecBuilder::rows(const std::string& op, DType dtype, int thr
 }
 CpuSpecBuilder& CpuSpecBuilder::attention(AttentionPass pass, DType dtype, int threads, int64_t sequences,
                                           int64_t heads, int64_t seq, int64_t head_dim, const Measurement& r,
-                                          std::string_view way) {
+                                          std::string_view way, int64_t group) {
   curves_.attention.push_back(
-      {pass, dtype, threads, sequences, heads, seq, head_dim, r.seconds, r.spread, std::string(way)});
+      {pass, dtype, threads, sequences, heads, seq, head_dim, r.seconds, r.spread, std::string(way), group});
   return *this;
 }
 CpuSpecBuilder& CpuSpecBuilder::collective(Collective op, int ranks, int64_t bytes, const Measurement& r) {

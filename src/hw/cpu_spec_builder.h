@@ -27,7 +27,8 @@ class CpuSpecBuilder {
   CpuSpecBuilder& stream(int threads, int64_t bytes, const Measurement&);
   CpuSpecBuilder& rows(const std::string& op, DType, int threads, int64_t elements, const Measurement&);
   CpuSpecBuilder& attention(AttentionPass, DType, int threads, int64_t sequences, int64_t heads, int64_t seq,
-                            int64_t head_dim, const Measurement&, std::string_view way = "fma");
+                            int64_t head_dim, const Measurement&, std::string_view way = "fma",
+                            int64_t group = 1);
   CpuSpecBuilder& collective(Collective, int ranks, int64_t bytes, const Measurement&);
   CpuSpecBuilder& dispatch(int threads, const Measurement&);
   CpuSpecBuilder& host_file(std::vector<HostFilePoint> points);

@@ -244,6 +244,24 @@ TEST(CpuSpec, AttentionAndDispatch) {
   EXPECT_NEAR(*spec.dispatch_seconds(2), 4e-6, 1e-14);
 }
 
+TEST(CpuSpec, HeadsThatShareKeysHaveTheirOwnRate) {
+  CpuSpecBuilder b = two_cores();
+  const double flops = attention_flops(AttentionPass::forward, 1, 8, 512, 64, true);
+  for (const int t : {1, 2})
+    b.attention(AttentionPass::forward, DType::f32, t, 1, 8, 512, 64, took(flops / (t == 1 ? 240e9 : 440e9)),
+                "fma", 4);
+  const Spec spec = *Spec::parse(*b.build(), "box.json");
+  const auto seconds = [&](int64_t group) {
+    AttentionWork w{AttentionPass::forward, DType::f32, 1, 8, 512, 64};
+    w.group = group;
+    return attention_time(spec, {1, 1}, w)->seconds;
+  };
+  EXPECT_NEAR(seconds(1), flops / 60e9, 1e-9);
+  EXPECT_NEAR(seconds(2), flops / 120e9, 1e-9);  // linear in the logarithms
+  EXPECT_NEAR(seconds(4), flops / 240e9, 1e-9);
+  EXPECT_NEAR(seconds(8), seconds(4), 1e-12);
+}
+
 TEST(CpuSpec, CollectivesBetweenRanks) {
   const Spec spec = box();
   EXPECT_NEAR(*collective_time(spec, Collective::all_gather, 1 << 20, 2), (1 << 20) / 5e9, 1e-12);

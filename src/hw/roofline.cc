@@ -131,8 +131,9 @@ Result<Estimate> attention_time(const Spec& spec, Share share, const AttentionWo
   if (!spec.is_cpu()) return tpu_attention(spec, w);
   LIGNUM_ASSIGN_OR_RETURN(const int threads, active_threads(spec, share));
   const auto seq = static_cast<double>(w.seq), dim = static_cast<double>(w.head_dim);
-  LIGNUM_ASSIGN_OR_RETURN(const double rate,
-                          spec.curves().attention_rate(w.pass, w.dtype, threads, seq, dim, w.way));
+  LIGNUM_ASSIGN_OR_RETURN(
+      const double rate,
+      spec.curves().attention_rate(w.pass, w.dtype, threads, seq, dim, w.way, static_cast<double>(w.group)));
   double flops = attention_flops(w.pass, static_cast<double>(w.sequences), static_cast<double>(w.heads), seq,
                                  dim, w.causal);
   // Each position sees at most `window` others; the first ones see fewer.

@@ -59,6 +59,7 @@ struct AttentionWork {
   bool causal = true;
   int64_t window = 0;
   std::string way = {};  // as MatmulWork::way
+  int64_t group = 1;     // CPU: query heads that share a head of keys and values
 };
 Result<Estimate> attention_time(const Spec&, Share, const AttentionWork&);
 

@@ -41,6 +41,27 @@ Result<hw::Estimate> row_time(const hw::Spec& spec, hw::Share share, const RowWo
   return sum;
 }
 
+// What head and loss do between their products: the loss of a tile of logits, in f32, and its gradient, which
+// a step of bf16 writes in two bytes an element.
+Result<double> loss_seconds(const hw::Spec& spec, hw::Share share, const ops::Site& site,
+                            const ops::Cost& cost) {
+  const auto tokens = static_cast<double>(cost.m), logits = tokens * static_cast<double>(cost.n);
+  const double tile = std::min(tokens, static_cast<double>(site.attrs.get_or<int64_t>("tile", cost.m)));
+  const auto width = static_cast<double>(dtype_size(DType::f32));
+  const auto seconds = [&](const char* op, double elements) -> Result<double> {
+    const double bytes = elements * width;
+    LIGNUM_ASSIGN_OR_RETURN(const hw::Estimate e,
+                            row_time(spec, share, {op, DType::f32, elements}, bytes * tile / tokens));
+    return e.seconds * tokens / tile;
+  };
+  LIGNUM_ASSIGN_OR_RETURN(double all, seconds("cross_entropy", logits));
+  if (cost.transcendentals <= logits) return all;
+  const auto written = static_cast<double>(dtype_size(site.in[0].dtype));
+  LIGNUM_ASSIGN_OR_RETURN(const double gradient,
+                          seconds("cross_entropy_grad", logits * (1 + written / width)));
+  return all + gradient;
+}
+
 }  // namespace
 
 RowWork row_work(std::string_view kind, const ops::Site& site, const ops::Cost& cost) {
@@ -61,6 +82,10 @@ hw::AttentionWork attention_work(const ops::Site& site, const ops::Cost& cost) {
   work.pass = products > 3.5 ? hw::AttentionPass::backward : hw::AttentionPass::forward;
   work.dtype = site.in[0].dtype;
   work.heads = cost.batch;
+  // q, k come first forward, behind the output's gradient backward.
+  const size_t q = work.pass == hw::AttentionPass::forward ? 0 : 1;
+  if (site.in.size() > q + 1 && site.in[q].rank() == 4 && site.in[q + 1].rank() == 4)
+    work.group = std::max<int64_t>(1, site.in[q].dims[2] / std::max<int64_t>(1, site.in[q + 1].dims[2]));
   work.seq = cost.m;
   work.head_dim = cost.n;
   const double all =
@@ -87,7 +112,14 @@ Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::strin
       work.batch = cost.batch;
       work.way = bf16_dot;
       work.fp16_sums = fp16_sums;
-      return hw::matmul_time(spec, share, work);
+      LIGNUM_ASSIGN_OR_RETURN(hw::Estimate e, hw::matmul_time(spec, share, work));
+      // Products with exponentials are those of head and loss. XLA's price has them in its own.
+      if (spec.is_cpu() && cost.transcendentals > 0 && cost.m > 0) {
+        LIGNUM_ASSIGN_OR_RETURN(const double loss, loss_seconds(spec, share, site, cost));
+        e.seconds += loss;
+        e.compute_seconds += loss;
+      }
+      return e;
     }
     case ops::Work::attention: {
       if (cost.transcendentals <= 0) return hw::Estimate{};

@@ -36,6 +36,8 @@ hw::Spec box(double link, int cores = 8) {
     b.stream(t, 1 << 20, took((1 << 20) / 1e9));
     b.dispatch(t, took(1e-6));
     b.rows("elementwise:exp", DType::f32, t, 1000, took(1000 * 50e-9 / t));
+    b.rows("cross_entropy", DType::f32, t, 1000, took(1000 * 10e-9 / t));
+    b.rows("cross_entropy_grad", DType::f32, t, 1000, took(1000 * 5e-9 / t));
   }
   for (const hw::Collective op :
        {hw::Collective::all_gather, hw::Collective::reduce_scatter, hw::Collective::all_reduce})
@@ -404,7 +406,25 @@ TEST(NodeTime, AttentionPassAndMaskFollowFromTheCost) {
     EXPECT_EQ(forward.sequences * forward.heads, 8);
     EXPECT_EQ(forward.seq, 64);
     EXPECT_EQ(forward.head_dim, 16);
+    EXPECT_EQ(forward.group, 2);
   }
+}
+
+// Head and loss: three products, the loss of f32 logits, its gradient read in four bytes and written in two.
+TEST(NodeTime, HeadAndLossAreProductsAndRows) {
+  const ops::Attrs attrs{{"tile", int64_t{64}}, {"gradients", true}};
+  const std::vector<ir::Type> in = {
+      {DType::bf16, {2, 64, 32}, {}}, {DType::bf16, {256, 32}, {}}, {DType::i32, {2, 64}, {}}};
+  const ops::Op& op = ops::get_op("linear_cross_entropy");
+  const Result<ops::Types> out = op.infer(in, attrs);
+  ASSERT_TRUE(out.ok()) << out.status().message();
+  const ops::Site site{attrs, in, *out};
+  const hw::Spec spec = box(1e9);
+  const Result<hw::Estimate> all = node_time(spec, {1, 1}, "linear_cross_entropy", site, op.cost(site));
+  const Result<hw::Estimate> products =
+      hw::matmul_time(spec, {1, 1}, {DType::bf16, out->at(0).dtype, 128, 256, 32, 3});
+  ASSERT_TRUE(all.ok() && products.ok());
+  EXPECT_NEAR(all->seconds - products->seconds, 128 * 256 * (10e-9 + 1.5 * 5e-9), 1e-9);
 }
 
 TEST(Reuse, OperandsAreAsColdAsWhatRanInBetween) {
