@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "train/checkpoint.h"
+#include "train/setup.h"
 #include "tune/calibrate.h"
 #include "tune/file_timing.h"
 
@@ -61,6 +63,15 @@ Result<std::optional<hw::Spec>> find_spec(const config::Config& config, std::str
   }
   LIGNUM_ASSIGN_OR_RETURN(hw::Spec spec, name == "cpu" ? tune::load_calibrated_spec() : hw::Spec::load(name));
   return with_file_rates(std::move(spec), config);
+}
+
+Result<RunWeights> newest_weights(const config::Config& config) {
+  const std::string run = train::run_folder(config);
+  LIGNUM_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, train::list_checkpoints(run));
+  if (steps.empty()) return user_error("run_name={}: {} has no checkpoint", config.text("run_name"), run);
+  const std::string folder = train::checkpoint_folder(run, steps.back());
+  LIGNUM_RETURN_IF_ERROR(train::open_checkpoint(folder).status());
+  return RunWeights{folder, steps.back()};
 }
 
 void add_json(CLI::App& verb, bool& json, const std::string& what) { verb.add_flag("--json", json, what); }

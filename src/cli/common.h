@@ -30,6 +30,13 @@ class ConfigWords {
 // CPU's that has measured no file is given the rates of that folder, measured now (some 0.3 s).
 Result<std::optional<hw::Spec>> find_spec(const config::Config& config, std::string& why_not);
 
+// The newest checkpoint of the run that the configuration names, checked; the step is that of its name.
+struct RunWeights {
+  std::string folder;
+  int64_t step = 0;
+};
+Result<RunWeights> newest_weights(const config::Config& config);
+
 // A flag --json of the verb.
 void add_json(CLI::App& verb, bool& json, const std::string& what);
 // The end of the verb's help: its form, and one example a line; "lignum " is put in front of each.

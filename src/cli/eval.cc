@@ -16,25 +16,14 @@ struct EvalArguments {
   bool json = false;
 };
 
-struct Weights {
-  std::string folder;
-  int64_t step = 0;
-};
-Result<Weights> find_weights(const config::Config& config) {
-  if (!config.text("run_name").empty()) {
-    const std::string run = train::run_folder(config);
-    LIGNUM_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, train::list_checkpoints(run));
-    if (steps.empty()) return user_error("run_name={}: {} has no checkpoint", config.text("run_name"), run);
-    const std::string folder = train::checkpoint_folder(run, steps.back());
-    LIGNUM_RETURN_IF_ERROR(train::open_checkpoint(folder).status());
-    return Weights{folder, steps.back()};
-  }
-  if (!config.text("model_path").empty()) return Weights{config.text("model_path"), 0};
+Result<RunWeights> find_weights(const config::Config& config) {
+  if (!config.text("run_name").empty()) return newest_weights(config);
+  if (!config.text("model_path").empty()) return RunWeights{config.text("model_path"), 0};
   return user_error("nothing to evaluate: give run_name (its newest checkpoint) or model_path");
 }
 
 Status run_eval(const EvalArguments& a, const config::Config& config, const train::Processes& processes) {
-  LIGNUM_ASSIGN_OR_RETURN(const Weights weights, find_weights(config));
+  LIGNUM_ASSIGN_OR_RETURN(const RunWeights weights, find_weights(config));
   LIGNUM_ASSIGN_OR_RETURN(const train::EvalMetrics m,
                           train::evaluate(config, weights.folder, weights.step, processes));
   if (!speaks(processes)) return {};

@@ -22,6 +22,7 @@ void add_generate(CLI::App& app, Outcome& outcome);
 void add_plan(CLI::App& app, Outcome& outcome);
 void add_compile(CLI::App& app, Outcome& outcome);
 void add_convert(CLI::App& app, Outcome& outcome);
+void add_compare(CLI::App& app, Outcome& outcome);
 void add_calibrate(CLI::App& app, Outcome& outcome);
 void add_inspect(CLI::App& app, Outcome& outcome);
 void add_tokenizer(CLI::App& app, Outcome& outcome);

@@ -162,6 +162,10 @@ void Config::note_without_effect() {
     if (is_set(key) && quantization.empty() &&
         (key == "quantization_scales" || text("quantization_rules").empty()))
       notes_.push_back(fmt::format("{} has no effect: nothing is quantised by `quantization`", key));
+  if (boolean("use_qwix_quantization")) return;
+  for (const std::string_view key :
+       {"quantization_metrics", "save_quant_stats_path", "load_quant_stats_path"})
+    if (is_set(key)) notes_.push_back(fmt::format("{} has no effect: nothing is quantised", key));
 }
 
 Status Config::check() const {

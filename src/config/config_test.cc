@@ -136,6 +136,9 @@ TEST(Config, QuantizationNeedsBothKeys) {
   EXPECT_EQ(
       fp8->notes()[0],
       "act_quantization_calibration_method has no effect with quantization=fp8: only fp8_full reads it");
+  const auto nothing = of({"quantization_metrics=true"});
+  ASSERT_EQ(nothing->notes().size(), 1U);
+  EXPECT_EQ(nothing->notes()[0], "quantization_metrics has no effect: nothing is quantised");
 }
 
 TEST(Config, ValuesAreTypedAndInRange) {

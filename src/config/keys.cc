@@ -178,7 +178,7 @@ std::vector<Row> maxtext_rows() {
            "fp8_e4m3: "
            "E4M3; fp8_e5m2: E5M2; empty: none"),
       text("weight_quantization_calibration_method",
-           "what fills the format, with fp8_full: absmax, absmax,k, rms,k or fixed,-m,m"),
+           "what fills the format, with fp8_full: absmax, absmax,k, rms,k, fixed,-m,m or static[,k]"),
       text("act_quantization_calibration_method", "likewise of activations"),
       text("bwd_quantization_calibration_method", "likewise of the gradients that come into backward dots"),
       text("attention", "the attention kernel; autoselected takes dot_product")
@@ -271,6 +271,15 @@ std::vector<Row> own_rows() {
            "tensor")
           .of({"axis", "tensor"})
           .ours("axis"),
+      text("save_quant_stats_path",
+           "a file into which a run writes how far each operand of a quantised dot reached, layer by layer")
+          .ours(""),
+      text("load_quant_stats_path", "such a file: the ranges of calibrations that are static").ours(""),
+      boolean(
+          "quantization_metrics",
+          "what saturates and underflows in each operand of a quantised dot, its scale and relative error, "
+          "layer by layer, in quantization.jsonl on the steps that get a line")
+          .ours("false"),
       text("fp8_accumulation",
            "of dots of 8-bit floats on a CPU: fp32: exact products, sums in f32; fp16_64: fp16 FMA, promoted "
            "to "

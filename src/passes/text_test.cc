@@ -17,6 +17,7 @@
 #include "passes/offload.h"
 #include "passes/partition.h"
 #include "passes/quantise.h"
+#include "passes/quantization_watch.h"
 #include "passes/remat.h"
 #include "passes/schedule.h"
 #include "passes/update.h"
@@ -84,12 +85,21 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
     rule.channelwise = c.number("channelwise", 1) != 0;
     LIGNUM_ASSIGN_OR_RETURN(rule.weight, ops::parse_calibration(c.options.at("calibration")));
     rule.act = rule.weight;
-    LIGNUM_ASSIGN_OR_RETURN(Quantised quantised, quantise(g, {rule}));
+    QuantizationRanges ranges;
+    if (rule.weight.text() == "static") {
+      rule.bwd = rule.weight;
+      ir::for_each_node(g, [&](const ir::Graph& in, int32_t id, int) {
+        if (in.node(id).kind == "matmul" && c.number("lacks", 0) == 0)
+          ranges[in.node(id).tag.path] = {{"weight", {1, 2, 3}}, {"act", {4, 5, 6}}, {"bwd", {7, 8, 9}}};
+      });
+    }
+    LIGNUM_ASSIGN_OR_RETURN(Quantised quantised, quantise(g, {rule}, ranges));
     ir::Graph made = std::move(quantised.graph);
     if (c.options.contains("remat")) {
       LIGNUM_ASSIGN_OR_RETURN(const RematPolicy policy, remat_policy(c.options.at("remat")));
       made = remat(autodiff(made), policy);
     }
+    if (c.number("watch", 0) != 0) made = watch_quantization(made, {true, true}).graph;
     LIGNUM_RETURN_IF_ERROR(ops::verify(made));
     if (c.number("fsdp", 1) == 1) return ir::print(made);
     LIGNUM_ASSIGN_OR_RETURN(const Partitioned p, partition(made, {{{"fsdp", c.number("fsdp", 1)}}}));

@@ -9,6 +9,7 @@
 #include "ops/op.h"
 #include "passes/offload.h"
 #include "passes/partition.h"
+#include "passes/quantization_watch.h"
 
 namespace lignum::passes {
 namespace {
@@ -40,6 +41,12 @@ std::map<Value, Value> copy_nodes(const Graph& from, Graph& to) {
   for (int32_t id = 0; id < static_cast<int32_t>(from.nodes().size()); ++id)
     ir::copy_node(from.node(id), id, to, map);
   return map;
+}
+
+// What is only looked at goes on as it is.
+void keep_watched(const Graph& from, const std::map<Value, Value>& map, Graph& to) {
+  for (const ir::Output& o : from.outputs())
+    if (o.name.starts_with(kWatchPrefix)) to.output(o.name, map.at(o.value));
 }
 
 // The logical names of a type that some rule shards, sorted.
@@ -357,6 +364,7 @@ Graph add_update(const Graph& gradients, const Optimizer& options) {
   for (size_t i = 0; i < results.size(); ++i)
     for (size_t r = 0; r < results[i].size(); ++r)
       g.output(g.param_name(params[i][r]), results[i][r], params[i][r]);
+  keep_watched(gradients, map, g);
   return g;
 }
 
@@ -384,6 +392,7 @@ Graph add_mean_gradients(const Graph& gradients) {
     g.set_names(mean, type.names);
     g.output(o.name, mean);
   }
+  keep_watched(gradients, map, g);
   return g;
 }
 

@@ -99,6 +99,12 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   o.vocab_tiling = c.integer("num_vocab_tiling");
   if (c.text("fuse") == "off") o.disabled.insert("fuse");
   LIGNUM_ASSIGN_OR_RETURN(o.quantization, quantization_rules(c));
+  LIGNUM_ASSIGN_OR_RETURN(o.ranges, quantization_ranges(c, o.quantization, model.layers));
+  if (const std::string& path = c.text("load_quant_stats_path");
+      !path.empty() && o.ranges.empty() && !o.quantization.empty())
+    o.notes.push_back(fmt::format("load_quant_stats_path={} has no effect: no calibration is static", path));
+  o.watch.errors = c.boolean("quantization_metrics") && !o.quantization.empty();
+  o.watch.ranges = !c.text("save_quant_stats_path").empty() && !o.quantization.empty();
   LIGNUM_ASSIGN_OR_RETURN(o.remat, read_remat(c, o.notes));
   o.custom_remat = c.text("remat_policy") == "custom";
   using Kind = passes::Optimizer::Kind;
@@ -199,8 +205,9 @@ Result<Program> make_program(const ProgramOptions& o) {
   ir::Graph g = models::forward(o.model, shape, head);
   LIGNUM_RETURN_IF_ERROR(done("forward", g));
   std::vector<std::string> notes = o.notes;
+  std::vector<passes::WatchedOperand> watched;
   if (!o.quantization.empty()) {
-    LIGNUM_ASSIGN_OR_RETURN(passes::Quantised quantised, passes::quantise(g, o.quantization));
+    LIGNUM_ASSIGN_OR_RETURN(passes::Quantised quantised, passes::quantise(g, o.quantization, o.ranges));
     g = std::move(quantised.graph);
     LIGNUM_RETURN_IF_ERROR(done("quantise", g));
     for (size_t i = 0; i < o.quantization.size(); ++i)
@@ -215,6 +222,12 @@ Result<Program> make_program(const ProgramOptions& o) {
     g = passes::remat(g, o.disabled.contains("remat") ? passes::RematPolicy{true, {}, {}} : o.remat);
     LIGNUM_RETURN_IF_ERROR(done("remat", g));
     add_remat_notes(o, forward, g, notes);
+    if (o.watch.any()) {
+      passes::Watched with = passes::watch_quantization(g, o.watch);
+      g = std::move(with.graph);
+      watched = std::move(with.operands);
+      LIGNUM_RETURN_IF_ERROR(done("watch", g));
+    }
   }
   g = passes::offload(g,
                       o.outputs == Outputs::loss ? std::set<std::string, std::less<>>() : o.remat.offloaded,
@@ -230,6 +243,7 @@ Result<Program> make_program(const ProgramOptions& o) {
       Program p,
       finish(std::move(g), {o.mesh, o.schedule, !o.disabled.contains("fuse"), o.xla, o.threads}, done));
   p.notes = std::move(notes);
+  p.watched = std::move(watched);
   return p;
 }
 

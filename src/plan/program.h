@@ -11,6 +11,7 @@
 #include "passes/memory.h"
 #include "passes/partition.h"
 #include "passes/quantise.h"
+#include "passes/quantization_watch.h"
 #include "passes/remat.h"
 #include "passes/schedule.h"
 #include "passes/update.h"
@@ -25,6 +26,8 @@ struct ProgramOptions {
   models::Shape shape;  // rows over all ranks, one micro-step; loss_tile comes from vocab_tiling
   int64_t accumulation = 1;
   std::vector<passes::QuantizationRule> quantization;  // in order; empty: nothing is quantised
+  passes::QuantizationRanges ranges;                   // of rules that are static
+  passes::WatchOptions watch;                          // of what is quantised; not with outputs = loss
   passes::RematPolicy remat;
   bool custom_remat = false;     // remat is a list of names: one that keeps nothing is said
   bool host_parameters = false;  // the parameters lie in host memory: passes::offload
@@ -43,8 +46,8 @@ struct ProgramOptions {
   int64_t vocab_tiling = 0;        // tiles of tokens in head and loss; see models::loss_tile
   std::vector<std::string> notes;  // of the configuration: what is set and has no effect
 
-  // After each pass, by its name: forward, quantise, autodiff, remat, accumulate, update, partition, hoist
-  // (for XLA), fuse.
+  // After each pass, by its name: forward, quantise, autodiff, remat, watch, offload, accumulate, update,
+  // partition, hoist (for XLA), fuse.
   std::function<void(std::string_view pass, const ir::Graph&)> dump;
   // Passes that are left out, by name: remat (everything needed is then saved), fuse.
   std::set<std::string, std::less<>> disabled;
@@ -56,7 +59,8 @@ Result<ProgramOptions> program_options(const config::Config& config, const confi
                                        int64_t ranks);
 
 struct Program {
-  std::vector<std::string> notes;  // ProgramOptions'; policy names and rules that do nothing
+  std::vector<std::string> notes;               // ProgramOptions'; policy names and rules that do nothing
+  std::vector<passes::WatchedOperand> watched;  // outputs that ProgramOptions::watch asked for
   ir::Graph global;
   std::shared_ptr<const ir::Graph> local;         // what a PJRT device is given; scheduled is its fused form
   std::vector<passes::Sharding> params, outputs;  // of local's params and outputs

@@ -1,5 +1,6 @@
 #include "plan/quantization.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -11,7 +12,8 @@ namespace {
 
 using passes::QuantizationRule;
 
-constexpr uint64_t kMostBytes = 1 << 20;  // of a file of rules
+constexpr uint64_t kMostBytes = 1 << 20;       // of a file of rules
+constexpr uint64_t kMostRangeBytes = 1 << 26;  // of recorded ranges
 
 Result<DType> format_of(const nlohmann::json& v) {
   const auto* name = v.get_ptr<const std::string*>();
@@ -39,6 +41,11 @@ Status set(QuantizationRule& rule, const std::string& key, const nlohmann::json&
   if (key == "weight_calibration_method") return set_calibration(rule.weight);
   if (key == "act_calibration_method") return set_calibration(rule.act);
   if (key == "bwd_calibration_method") return set_calibration(rule.bwd);
+  if (key == "act_static_scale") {
+    if (!v.is_boolean()) return user_error("{}: true or false is wanted", shown(v.dump()));
+    if (v.get<bool>()) rule.act = {ops::Calibration::Method::recorded};
+    return {};
+  }
   if (key == "module_path") {
     if (!v.is_string()) return user_error("{}: a regular expression is wanted", shown(v.dump()));
     rule.module_path = v.get<std::string>();
@@ -57,10 +64,11 @@ Status set(QuantizationRule& rule, const std::string& key, const nlohmann::json&
     }
     return {};
   }
-  return user_error("there is no such key{}",
-                    nearest_hint(key, {"module_path", "op_names", "weight_qtype", "act_qtype", "bwd_qtype",
-                                       "weight_calibration_method", "act_calibration_method",
-                                       "bwd_calibration_method", "disable_channelwise_axes"}));
+  return user_error(
+      "there is no such key{}",
+      nearest_hint(key, {"module_path", "op_names", "weight_qtype", "act_qtype", "bwd_qtype",
+                         "weight_calibration_method", "act_calibration_method", "bwd_calibration_method",
+                         "act_static_scale", "disable_channelwise_axes"}));
 }
 
 Result<ops::Calibration> calibration(const config::Config& c, std::string_view key) {
@@ -78,10 +86,14 @@ Result<std::vector<QuantizationRule>> parse_quantization_rules(std::string_view 
   std::vector<QuantizationRule> rules;
   for (size_t i = 0; i < list.size(); ++i) {
     if (!list[i].is_object()) return user_error("{}: rule {}: an object is wanted", name, i + 1);
+    if (list[i].contains("act_static_scale") && list[i].contains("act_calibration_method"))
+      return user_error("{}: rule {}: act_static_scale and act_calibration_method: give one", name, i + 1);
     QuantizationRule rule;
     for (const auto& [key, value] : list[i].items())
       LIGNUM_RETURN_IF_ERROR(
           set(rule, key, value).with_context(fmt::format("{}: rule {}: {}", name, i + 1, key)));
+    if (list[i].value("act_static_scale", false) && !rule.act_dtype)
+      return user_error("{}: rule {}: act_static_scale needs an act_qtype", name, i + 1);
     rules.push_back(std::move(rule));
   }
   return rules;
@@ -111,6 +123,62 @@ Result<std::vector<QuantizationRule>> quantization_rules(const config::Config& c
   }
   rules.push_back(std::move(rule));
   return rules;
+}
+
+Result<passes::QuantizationRanges> parse_quantization_ranges(std::string_view text, const std::string& name,
+                                                             int64_t layers) {
+  LIGNUM_ASSIGN_OR_RETURN(const nlohmann::json file, parse_json(text, name));
+  const auto refuse = [&](const std::string& why) {
+    return user_error("{}: {}; a run with save_quant_stats_path writes such a file", name, why);
+  };
+  const auto is_object = [](const nlohmann::json& v) { return v.is_object(); };
+  if (!is_object(file) || !file.contains("quant_stats") || !is_object(file["quant_stats"]))
+    return refuse("an object quant_stats is wanted");
+  passes::QuantizationRanges ranges;
+  for (const auto& [path, operands] : file["quant_stats"].items()) {
+    if (!is_object(operands)) return refuse(fmt::format("{}: an object is wanted", path));
+    for (const auto& [operand, stats] : operands.items()) {
+      const std::string where = fmt::format("{} of {}", operand, path);
+      if (operand != "weight" && operand != "act" && operand != "bwd")
+        return refuse(fmt::format("{}: operands are weight, act and bwd", where));
+      if (!is_object(stats) || !stats.contains("mean") || !stats["mean"].is_array())
+        return refuse(fmt::format("{}: a list `mean` is wanted", where));
+      const nlohmann::json& mean = stats["mean"];
+      if (mean.size() != 1 && static_cast<int64_t>(mean.size()) != layers)
+        return refuse(
+            fmt::format("{}: ranges of {} layers, and this model has {}", where, mean.size(), layers));
+      for (const nlohmann::json& number : mean) {
+        if (number.is_null()) {
+          ranges[path][operand].push_back(-1);
+          continue;
+        }
+        if (!number.is_number() || !(number.get<double>() >= 0) || !(number.get<double>() <= 3e38))
+          return refuse(fmt::format("{}: {} is no range", where, shown(number.dump())));
+        ranges[path][operand].push_back(number.get<double>());
+      }
+    }
+  }
+  return ranges;
+}
+
+Result<passes::QuantizationRanges> quantization_ranges(const config::Config& c,
+                                                       const std::vector<QuantizationRule>& rules,
+                                                       int64_t layers) {
+  const auto recorded = [](const ops::Calibration& c) {
+    return c.method == ops::Calibration::Method::recorded;
+  };
+  const auto is_static = [&](const QuantizationRule& r) {
+    return r.weight_dtype && (recorded(r.weight) || recorded(r.act) || recorded(r.bwd));
+  };
+  if (std::none_of(rules.begin(), rules.end(), is_static)) return passes::QuantizationRanges();
+  const std::string& path = c.text("load_quant_stats_path");
+  if (path.empty())
+    return user_error(
+        "static quantization needs recorded ranges: set load_quant_stats_path to what a run with "
+        "save_quant_stats_path wrote");
+  auto text = read_text(path, kMostRangeBytes);
+  if (!text.ok()) return text.status().with_context("load_quant_stats_path");
+  return parse_quantization_ranges(*text, path, layers);
 }
 
 }  // namespace lignum::plan

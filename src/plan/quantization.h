@@ -20,4 +20,15 @@ Result<std::vector<passes::QuantizationRule>> quantization_rules(const config::C
 Result<std::vector<passes::QuantizationRule>> parse_quantization_rules(std::string_view text,
                                                                        const std::string& name);
 
+// What load_quant_stats_path holds: ranges that a run recorded. Empty where no rule is static. Errors: a rule
+// that is static and no file; a file that is none, or of another number of layers.
+Result<passes::QuantizationRanges> quantization_ranges(const config::Config& config,
+                                                       const std::vector<passes::QuantizationRule>& rules,
+                                                       int64_t layers);
+
+// Of such a file's text: {"steps": n, "quant_stats": {PATH: {OPERAND: {"mean": [a number a layer], "max":
+// [..]}}}}. A range is the mean over steps, as Qwix's. `name` is the file's.
+Result<passes::QuantizationRanges> parse_quantization_ranges(std::string_view text, const std::string& name,
+                                                             int64_t layers);
+
 }  // namespace lignum::plan

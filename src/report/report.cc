@@ -176,6 +176,36 @@ std::string throughput_section(const RunSeries& series) {
                  true);
 }
 
+// Empty where nothing was looked at.
+std::string quantization_section(const RunSeries& series) {
+  std::vector<StepRow> steps;
+  for (const StepRow& s : series.steps)
+    if (s.saturation && s.underflow && s.quantization_error) steps.push_back(s);
+  if (steps.empty()) return "";
+  LineChart chart;
+  chart.id = "quantization";
+  chart.from_zero = true;
+  chart.x_label = "step";
+  chart.y_label = "percent, of the worst operand";
+  chart.width = 1060;
+  chart.height = 260;
+  chart.series = {{"relative error", "c1",
+                   points_of(steps, [](const StepRow& s) { return *s.quantization_error; }), true},
+                  {"saturated", "c2", points_of(steps, [](const StepRow& s) { return *s.saturation; }), true},
+                  {"underflow", "c7", points_of(steps, [](const StepRow& s) { return *s.underflow; }), true}};
+  const Table table =
+      table_of(steps, {"step", "relative error", "saturated", "underflow"}, [](const StepRow& s) {
+        return std::vector<std::string>{percent_text(*s.quantization_error / 100),
+                                        percent_text(*s.saturation / 100), percent_text(*s.underflow / 100)};
+      });
+  return section(
+      "8-bit operands",
+      "Of all operands and layers the worst, each number by itself; quantization.jsonl has them all.",
+      legend({{"relative error", "c1", ""}, {"saturated", "c2", ""}, {"underflow", "c7", ""}}) +
+          to_svg(chart) + folded(table),
+      true);
+}
+
 // --- time
 
 const std::vector<BarChart::Part>& role_parts() {
@@ -445,7 +475,7 @@ std::string render(const RunRecord& run, const RunSeries& series) {
   out += head(run) + tiles(run, series);
   out += "<div class=\"grid\">\n";
   out += loss_section(series) + learning_rate_section(series) + grad_norm_section(series) +
-         throughput_section(series);
+         throughput_section(series) + quantization_section(series);
   out += prediction_section(run) + time_section(run) + roofline_section(run) + memory_section(run);
   out += section(
       "Configuration", "Commented lines are defaults.",

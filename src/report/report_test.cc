@@ -66,6 +66,20 @@ int64_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
+TEST(Report, ShowsWhatEightBitsLoseWhereThatWasLookedAt) {
+  EXPECT_EQ(render(record(), series()).find("8-bit operands"), std::string::npos);
+  const auto with = parse_series(
+      "{\"step\":0,\"loss\":5.5,\"quantization\":{\"saturation_percent\":0.5,\"underflow_percent\":2,"
+      "\"relative_error\":0.03}}\n{\"step\":1,\"loss\":5.4}\n",
+      "metrics.jsonl");
+  ASSERT_TRUE(with.ok()) << with.status().message();
+  EXPECT_EQ(with->steps[0].quantization_error, 3);
+  EXPECT_FALSE(with->steps[1].saturation.has_value());
+  const std::string page = render(record(), *with);
+  EXPECT_NE(page.find("8-bit operands"), std::string::npos);
+  EXPECT_NE(page.find("<td>3.0 %</td><td>0.5 %</td><td>2.0 %</td>"), std::string::npos);
+}
+
 TEST(Html, EscapesWhatWouldBeRead) {
   EXPECT_EQ(escaped("a<b & \"c\" 'd'>"), "a&lt;b &amp; &quot;c&quot; &#39;d&#39;&gt;");
   EXPECT_EQ(escaped("π\xff\x01\n"), "π\xef\xbf\xbd?\n");

@@ -44,6 +44,15 @@ Result<RunSeries> parse_series(std::string_view text, const std::string& what) {
     row.memory_bytes = number_of("memory_bytes");
     row.mfu = optional("mfu");
     row.hfu = optional("hfu");
+    if (const auto q = j.find("quantization"); q != j.end() && q->is_object()) {
+      const auto percent = [&](const char* key, double factor) {
+        const auto it = q->find(key);
+        return it != q->end() && it->is_number() ? std::optional(factor * it->get<double>()) : std::nullopt;
+      };
+      row.saturation = percent("saturation_percent", 1);
+      row.underflow = percent("underflow_percent", 1);
+      row.quantization_error = percent("relative_error", 100);
+    }
     out.steps.push_back(row);
   }
   return out;

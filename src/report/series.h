@@ -17,6 +17,8 @@ struct StepRow {
   double loss = 0, grad_norm = 0, learning_rate = 0, tokens = 0, tokens_per_s = 0, tflops = 0,
          memory_bytes = 0;
   std::optional<double> mfu, hfu;
+  // Of all operands of 8-bit dots the worst, in percent.
+  std::optional<double> saturation, underflow, quantization_error;
   double seconds() const { return tokens_per_s > 0 ? tokens / tokens_per_s : 0; }
 };
 struct EvalRow {

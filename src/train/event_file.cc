@@ -115,6 +115,11 @@ Status EventFile::add(const StepMetrics& m) {
       {"memory/arena_bytes", static_cast<double>(m.memory_bytes)},
       {"memory/process_bytes", static_cast<double>(m.process_bytes)}};
   if (m.z_loss) scalars.push_back({"learning/z_loss", *m.z_loss});
+  if (m.quantization) {
+    scalars.push_back({"quantization/saturation_percent", m.quantization->saturation});
+    scalars.push_back({"quantization/underflow_percent", m.quantization->underflow});
+    scalars.push_back({"quantization/relative_error", m.quantization->relative_error});
+  }
   if (m.mfu) scalars.push_back({"perf/mfu", *m.mfu});
   if (m.hfu) scalars.push_back({"perf/hfu", *m.hfu});
   return add(m.step, scalars);

@@ -24,6 +24,11 @@ nlohmann::ordered_json to_json(const StepMetrics& m) {
   j["tflops"] = m.tflops;
   if (m.mfu) j["mfu"] = *m.mfu;
   if (m.hfu) j["hfu"] = *m.hfu;
+  if (const auto& q = m.quantization) {
+    j["quantization"] = {{"saturation_percent", q->saturation},
+                         {"underflow_percent", q->underflow},
+                         {"relative_error", q->relative_error}};
+  }
   j["memory_bytes"] = m.memory_bytes;
   j["process_bytes"] = m.process_bytes;
   return j;

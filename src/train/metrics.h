@@ -12,6 +12,11 @@
 
 namespace lignum::train {
 
+// Of all 8-bit operands and layers the worst, each number by itself (train/quantization_log.h).
+struct WorstLoss {
+  double saturation = 0, underflow = 0, relative_error = 0;
+};
+
 // Step k's loss is the one before update k; the first step is 0.
 struct StepMetrics {
   int64_t step = 0;
@@ -19,9 +24,10 @@ struct StepMetrics {
   double grad_norm = 0;  // of the mean loss, before clipping
   double learning_rate = 0;
   std::optional<double> z_loss;  // with z_loss_multiplier: what it adds to the loss that is trained on, apart
-  std::string skipped;           // why the update was left out; "" where it was not
-  int64_t tokens = 0;            // supervised, of all ranks
-  double seconds = 0;            // by a clock round the step
+  std::optional<WorstLoss> quantization;  // with quantization_metrics, on the steps that get a line
+  std::string skipped;                    // why the update was left out; "" where it was not
+  int64_t tokens = 0;                     // supervised, of all ranks
+  double seconds = 0;                     // by a clock round the step
   double tokens_per_s = 0;
   double tflops = 0;  // 1e12 FLOP/s of a rank, counted as MaxText counts them
   // Model FLOPs over what the specification's peak gives in that time; absent without a specification.

@@ -12,6 +12,7 @@
 #include "exec/thread_pool.h"
 #include "train/batch_loader.h"
 #include "train/event_file.h"
+#include "train/quantization_log.h"
 
 namespace lignum::train {
 namespace {
@@ -73,6 +74,12 @@ class RankLoop {
                     static_cast<int>(run_.config.integer("grain_worker_count")));
     if (ranks_.is_first()) {
       LIGNUM_ASSIGN_OR_RETURN(metrics_, MetricsFile::open(join_path(run_.folder, "metrics.jsonl"), step_));
+      if (run_.setup.step.watch.errors) {
+        LIGNUM_ASSIGN_OR_RETURN(quantization_,
+                                MetricsFile::open(join_path(run_.folder, "quantization.jsonl"), step_));
+      }
+      if (run_.setup.step.watch.ranges)
+        ranges_.emplace(run_.program, run_.setup.step.accumulation, run_.setup.model.layers);
       EventFile::Options events;
       events.first_step = step_;
       events.ranks = ranks_.size();
@@ -230,6 +237,13 @@ class RankLoop {
     }
     m.memory_bytes = resident_;
     m.process_bytes = process_;
+    if (ranges_ && skipped.empty()) ranges_->add(*executor_);
+    if (line && quantization_) {
+      const std::vector<OperandLosses> losses =
+          quantization_losses(run_.program, s.step.accumulation, *executor_);
+      m.quantization = worst_of(losses);
+      LIGNUM_RETURN_IF_ERROR(quantization_->append(to_json(step_, losses)));
+    }
     seconds_.push_back(seconds);
     summary_.last = m;
     if (run_.options.progress) run_.options.progress(m, steps);
@@ -313,6 +327,11 @@ class RankLoop {
   }
 
   Status finish(int stop) {
+    if (ranges_) {
+      const std::string& path = run_.config.text("save_quant_stats_path");
+      LIGNUM_RETURN_IF_ERROR(ranges_->write(path));
+      run_.log(fmt::format("quantised operands' ranges in {}", path));
+    }
     summary_.stopped_by = stop;
     summary_.skipped_steps = policy_.state().skipped_steps;
     summary_.steps = static_cast<int64_t>(seconds_.size());
@@ -335,7 +354,8 @@ class RankLoop {
   std::unique_ptr<exec::ThreadPool> pool_;
   std::unique_ptr<exec::Executor> executor_;
   std::unique_ptr<Evaluator> evaluator_;
-  std::optional<MetricsFile> metrics_;
+  std::optional<MetricsFile> metrics_, quantization_;
+  std::optional<RangeRecorder> ranges_;
   std::optional<EventFile> events_;
   double model_flops_ = 0, hardware_flops_ = 0;  // of a step, all ranks
   std::optional<double> peak_;                   // FLOP/s of the machine

@@ -26,6 +26,8 @@ std::string Calibration::text() const {
       return fmt::format("rms,{}", factor);
     case Method::fixed:
       return fmt::format("fixed,{},{}", -factor, factor);
+    case Method::recorded:
+      return factor == 1 ? "static" : fmt::format("static,{}", factor);
   }
   LIGNUM_CHECK(false, "method {}", static_cast<int>(method));
   __builtin_unreachable();
@@ -33,7 +35,8 @@ std::string Calibration::text() const {
 
 Result<Calibration> parse_calibration(std::string_view text) {
   constexpr std::string_view kAllowed =
-      "absmax, absmax,k, rms,k or fixed,-m,m (k and m above 0) are allowed: fixed,-224,224 say";
+      "absmax, absmax,k, rms,k, fixed,-m,m, static or static,k (k and m above 0) are allowed: fixed,-224,224 "
+      "say";
   std::vector<double> numbers;
   const size_t comma = std::min(text.find(','), text.size());
   const std::string_view method = text.substr(0, comma);
@@ -56,28 +59,34 @@ Result<Calibration> parse_calibration(std::string_view text) {
     if (numbers.empty() || numbers.size() > 2 || !(numbers.back() > 0)) return refuse("fixed takes a range");
     return Calibration{Calibration::Method::fixed, numbers.back()};
   }
-  if (method != "absmax" && method != "rms") return refuse("there is no such method");
+  if (method != "absmax" && method != "rms" && method != "static") return refuse("there is no such method");
   if (numbers.size() > 1 || (numbers.empty() && method == "rms") || (!numbers.empty() && !(numbers[0] > 0)))
     return refuse("one factor is taken");
-  return Calibration{method == "rms" ? Calibration::Method::rms : Calibration::Method::absmax,
+  return Calibration{method == "rms"      ? Calibration::Method::rms
+                     : method == "static" ? Calibration::Method::recorded
+                                          : Calibration::Method::absmax,
                      numbers.empty() ? 1 : numbers[0]};
 }
 
 Quantised quantised(Builder& b, Value x, DType as, DType format, const Calibration& calibration,
-                    Dims scale_dims, std::string name) {
+                    Dims scale_dims, std::string name, std::optional<Value> range) {
   const Type type = b.type(x);
   const std::string dtype(dtype_name(format));
   const std::string outer = b.tag.name;
   Value bound, scale;
+  LIGNUM_CHECK((calibration.method == Calibration::Method::recorded) == range.has_value(),
+               "{} with{} a range", calibration.text(), range ? "" : "out");
+  if (calibration.whole()) scale_dims.assign(type.dims.size(), 1);
   if (calibration.method == Calibration::Method::fixed) {
-    scale_dims.assign(type.dims.size(), 1);
     const double m = rounded(as, calibration.factor);
     const double s = rounded(as, m / float8_largest(format));
     bound = b.constant(as, scale_dims, m);
     scale = b.constant(as, scale_dims, s < 0x1p-63 ? 1 : s);
   } else {
     b.tag.name = kScaleName;
-    if (calibration.method == Calibration::Method::rms) {
+    if (range) {
+      bound = b.reshape(b.convert(*range, as), scale_dims);
+    } else if (calibration.method == Calibration::Method::rms) {
       // The mean of squares over each tile, in f32.
       Dims reduced;
       double count = 1;

@@ -2,6 +2,7 @@
 // Methods and numbers are Qwix's.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,14 +14,18 @@ namespace lignum::ops {
 //   absmax[,k]   k times the largest (k = 1 without it)
 //   rms,k        k times the root of the mean square
 //   fixed,m      m, of the whole tensor, whatever it holds (also as fixed,-m,m)
+//   static[,k]   k times a range that was recorded (a value of the graph), of the whole tensor
 struct Calibration {
-  enum class Method : uint8_t { absmax, rms, fixed } method = Method::absmax;
+  enum class Method : uint8_t { absmax, rms, fixed, recorded } method = Method::absmax;
   double factor = 1;  // k or m
 
-  // Some magnitudes may lie outside: they are clipped, and have no gradient.
-  bool clips() const { return method != Method::absmax || factor < 1; }
-  // A tensor c times as large has a bound c times as large.
+  // Some magnitudes lie outside by intent: they are clipped, and have no gradient. What is clipped because a
+  // tensor has outgrown its recorded range keeps its gradient, by which it may come back.
+  bool clips() const { return method == Method::rms || method == Method::fixed || factor < 1; }
+  // A tensor c times as large has a bound c times as large; a range that was recorded has been the tensor's.
   bool follows_scale() const { return method != Method::fixed; }
+  // One scale a tensor, whatever dims of scales are asked for.
+  bool whole() const { return method == Method::fixed || method == Method::recorded; }
   std::string text() const;  // as parse_calibration takes it
 };
 // A user error that says what is allowed. minmax is Qwix's for integers: an 8-bit float has no zero point.
@@ -30,11 +35,11 @@ Result<Calibration> parse_calibration(std::string_view text);
 struct Quantised {
   Value q, scale;
 };
-// x in `format` (an 8-bit float) with scales of those dims; all 1 where the method is fixed. `as`: the dtype
-// of the scales, x's, or bf16 for an f32 that is to be quantised as if it were bf16. Scales carry the remat
-// name kScaleName, the quotient `name`.
+// x in `format` (an 8-bit float) with scales of those dims; all 1 where the method is whole(). `range`: f32
+// of one element, where it is recorded. `as`: the dtype of the scales, x's, or bf16 for an f32 that is to be
+// quantised as if it were bf16. Scales carry the remat name kScaleName, the quotient `name`.
 Quantised quantised(Builder&, Value x, DType as, DType format, const Calibration&,
-                    std::vector<int64_t> scale_dims, std::string name);
+                    std::vector<int64_t> scale_dims, std::string name, std::optional<Value> range = {});
 
 // Scales are small, and to make one again takes a pass over its tensor (and between ranks an all_reduce):
 // remat keeps them under every policy.

@@ -18,13 +18,15 @@ std::string error_of(std::string_view text) {
 }
 
 TEST(Calibration, IsReadAndPrinted) {
-  for (const char* text : {"absmax", "absmax,0.8", "rms,7", "fixed,-224,224"})
+  for (const char* text : {"absmax", "absmax,0.8", "rms,7", "fixed,-224,224", "static", "static,2"})
     EXPECT_EQ(parse_calibration(text)->text(), text);
   EXPECT_EQ(parse_calibration("fixed,224")->text(), "fixed,-224,224");
+  EXPECT_TRUE(parse_calibration("static,0.9")->clips() && parse_calibration("static")->whole());
+  EXPECT_FALSE(parse_calibration("static")->clips() || parse_calibration("static,2")->clips());
   EXPECT_TRUE(parse_calibration("absmax,0.8")->clips() && parse_calibration("rms,7")->clips());
   EXPECT_FALSE(parse_calibration("absmax")->clips() || parse_calibration("absmax,1.5")->clips());
   for (const char* text : {"", "absmx", "rms", "rms,0", "rms,x", "absmax,1,2", "fixed", "fixed,-1,2",
-                           "fixed,0", "fixed,nan", "absmax,"})
+                           "fixed,0", "fixed,nan", "absmax,", "static,0", "static,1,2"})
     EXPECT_NE(error_of(text).find("fixed,-224,224 say"), std::string::npos) << text;
   EXPECT_NE(error_of("minmax").find("zero point"), std::string::npos);
 }

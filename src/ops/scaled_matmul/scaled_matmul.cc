@@ -3,6 +3,8 @@
 // is multiplied by a's and then by b's scale, and rounded once to `dtype`. No batch dims; contraction.h's
 // other attributes.
 //   (a, b, scale_a, scale_b)   operands f32, bf16 or 8-bit floats; scales f32 or bf16
+//   (.., range)                where bwd_calibration is static: f32 [], that of dy, which only the gradient
+//   reads
 // The gradient of an operand is that of what it stands for, in its scale's dtype. It is a scaled_matmul of dy
 // with the other operand as it is, whose scales along the dims that are now contracted go into dy first; with
 // attributes
@@ -27,7 +29,11 @@ struct ScaledMatmul {
   static constexpr bool kStraightThrough = true;
 
   static Result<Types> infer(std::span<const Type> in, const Attrs& attrs) {
-    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, 4));
+    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, has_range(attrs) ? 5 : 4));
+    if (in.size() == 5) {
+      LIGNUM_RETURN_IF_ERROR(expect_dtype(in[4], "range", {DType::f32}));
+      LIGNUM_RETURN_IF_ERROR(expect_rank(in[4], "range", 0));
+    }
     LIGNUM_RETURN_IF_ERROR(dtype_attr(attrs, "dtype").status());
     LIGNUM_ASSIGN_OR_RETURN(Types out, infer_contraction(in, attrs));
     for (const std::string_view key : {"batch_a", "batch_b"})
@@ -57,7 +63,7 @@ struct ScaledMatmul {
   static Gradients grad(const GradCall& c) {
     Gradients out;
     for (const int operand : {0, 1}) out.push_back(gradient_of(c, operand));
-    out.resize(4);
+    out.resize(c.inputs.size());
     return out;
   }
 
@@ -67,6 +73,7 @@ struct ScaledMatmul {
       std::vector<int> of_scale = scale_factors(s.in[i], rule.in[i], s.in[2 + i], rule.exact);
       rule.in.push_back(std::move(of_scale));
     }
+    rule.in.resize(s.in.size());
     return rule;
   }
 
@@ -150,10 +157,21 @@ struct ScaledMatmul {
         make("bench", {e4m3, {1024, 576}, {1, 1}, {1}}, {e4m3, {1536, 576}, {1, 1}, {1}}, bf16, bf16),
     };
     cases.back().bench = true;
+    cases.push_back(make("range", {e4m3, {6, 40}, {1, 1}, {1}}, {e4m3, {18, 40}, {1, 1}, {1}}, bf16, bf16));
+    cases.back().in.push_back(tensor(f32, {}, Fill::positive));
+    cases.back().attrs.set("bwd_dtype", std::string(dtype_name(e5m2)));
+    cases.back().attrs.set("bwd_calibration", std::string("static,2"));
+    cases.back().attrs.set("bwd_channelwise", false);
     return cases;
   }
 
  private:
+  static bool has_range(const Attrs& attrs) {
+    if (!attrs.has<std::string>("bwd_calibration")) return false;
+    const auto c = parse_calibration(attrs.get<std::string>("bwd_calibration"));
+    return c.ok() && c->method == Calibration::Method::recorded;
+  }
+
   static std::optional<Value> gradient_of(const GradCall& c, int operand) {
     Builder& b = c.build;
     GradientProduct p = gradient_product(c.site, operand);
@@ -182,7 +200,7 @@ struct ScaledMatmul {
         for (const int64_t d : p.dy_dims) dims[static_cast<size_t>(d)] = 1;
       }
       q = quantised(b, dy, dtype, *dtype_from_name(c.site.attrs.get<std::string>("bwd_dtype")), *calibration,
-                    dims, "");
+                    dims, "", has_range(c.site.attrs) ? std::optional(c.inputs[4]) : std::nullopt);
     } else {
       q.scale = b.constant(dtype, Dims(b.type(dy).dims.size(), 1), 1);
     }
