@@ -53,6 +53,7 @@ nlohmann::ordered_json to_json(const Target& target, const pjrt::CompiledStep& s
                               {"outputs_bytes", m.outputs},
                               {"aliased_bytes", m.aliased},
                               {"temporaries_bytes", m.temporaries},
+                              {"host_arguments_bytes", m.host_arguments},
                               {"host_temporaries_bytes", m.host_temporaries},
                               {"device_memory", target.device_memory}};
   for (const Loop& loop : loops) {
@@ -79,8 +80,9 @@ void print(const Target& target, const pjrt::CompiledStep& step, int64_t program
       "temporaries {}",
       bytes(m.device_peak()), bytes(target.device_memory), bytes(m.arguments), bytes(m.outputs),
       bytes(m.aliased), bytes(m.temporaries)));
-  if (m.host_temporaries > 0)
-    print_line(fmt::format("host memory of a device, as compiled: {}", bytes(m.host_temporaries)));
+  if (m.host_arguments + m.host_temporaries > 0)
+    print_line(fmt::format("host memory of a device, as compiled: arguments {}, temporaries {}",
+                           bytes(m.host_arguments), bytes(m.host_temporaries)));
   for (const Loop& loop : loops) {
     print_line(fmt::format(
         "loop {}: {} matmuls, {:.2f} M cycles an iteration, {:.2f} M of them with matmuls (estimated)",

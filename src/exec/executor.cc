@@ -242,7 +242,7 @@ struct Executor::Impl final : ops::Collectives {
     }
   }
 
-  void copy(const std::vector<passes::Copy>& copies, const Loops& loops) {
+  void copy(const std::vector<passes::Copy>& copies, const Loops& loops) const {
     for (const passes::Copy& c : copies)
       std::memcpy(at(c.to, loops), at(c.from, loops), static_cast<size_t>(c.bytes));
   }
@@ -308,7 +308,7 @@ struct Executor::Impl final : ops::Collectives {
     return {};
   }
 
-  Status copy_row(int64_t param, int64_t row, bool to_host, std::byte* bytes) {
+  Status copy_row(int64_t param, int64_t row, bool to_host, std::byte* bytes) const {
     const Value v = top->graph->param_value(param);
     const passes::HostRows rows = passes::host_rows(top->graph->type(v));
     const Place& place = options.plan->layout.places.at(v);
