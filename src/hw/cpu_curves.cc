@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "hw/interpolate.h"
 
@@ -53,7 +54,7 @@ const std::function<bool(const StreamPoint&)> kAnyStream = [](const StreamPoint&
 // --- JSON, one field at a time: the reader takes fields out of a copy, and what is left over is unknown.
 class Fields {
  public:
-  Fields(const nlohmann::json& object, std::string where) : rest_(object), where_(std::move(where)) {
+  Fields(nlohmann::json object, std::string where) : rest_(std::move(object)), where_(std::move(where)) {
     if (!rest_.is_object()) status_ = user_error("{}: {} is not an object", where_, rest_.dump());
   }
   void positive(const char* key, double& out) { number(key, out, 0, false); }
