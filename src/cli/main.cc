@@ -36,8 +36,9 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "lignum 0.1 (" LIGNUM_COMMIT ")");
   app.footer("lignum VERB --help has examples.");
   Outcome outcome;
-  for (const auto add : {add_train, add_report, add_eval, add_generate, add_plan, add_compare, add_compile,
-                         add_convert, add_calibrate, add_inspect, add_tokenizer, add_verify_model})
+  for (const auto add :
+       {add_train, add_report, add_eval, add_generate, add_plan, add_compare, add_compile, add_convert,
+        add_calibrate, add_inspect, add_tokenizer, add_verify_mesh, add_verify_model})
     add(app, outcome);
   if (const Status status = check_verb(app, argc > 1 ? argv[1] : ""); !status.ok()) {
     fmt::print(stderr, "lignum: {}\n", status.message());

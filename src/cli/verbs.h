@@ -26,6 +26,7 @@ void add_compare(CLI::App& app, Outcome& outcome);
 void add_calibrate(CLI::App& app, Outcome& outcome);
 void add_inspect(CLI::App& app, Outcome& outcome);
 void add_tokenizer(CLI::App& app, Outcome& outcome);
+void add_verify_mesh(CLI::App& app, Outcome& outcome);
 void add_verify_model(CLI::App& app, Outcome& outcome);
 
 }  // namespace lignum::cli

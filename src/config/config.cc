@@ -1,5 +1,7 @@
 #include "config/config.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -170,13 +172,6 @@ void Config::note_without_effect() {
 
 Status Config::check() const {
   LIGNUM_RETURN_IF_ERROR(check_run_name(text("run_name")));
-  const double rows = real("per_device_batch_size");
-  if (rows != std::floor(rows)) {
-    return user_error(
-        "per_device_batch_size={}: Lignum gives each device whole rows; a fraction needs one row over "
-        "several devices, which is not implemented",
-        rows);
-  }
   if (is_set("model_path") && is_set("model_name") && !text("model_path").empty() &&
       text("model_name") != "default") {
     return user_error("model_path={} and model_name={} both name a model; give one", text("model_path"),
@@ -216,8 +211,9 @@ Status Config::check() const {
                       real("adam_b2"), 1 - 0x1p-8);
   }
   // With a topology the number of devices is the topology's: whoever resolves that calls mesh().
-  if (text("compile_topology").empty()) return mesh(ranks()).status();
-  return {};
+  if (!text("compile_topology").empty()) return {};
+  LIGNUM_ASSIGN_OR_RETURN(const Mesh m, mesh(ranks()));
+  return rows(m).status();
 }
 
 const Value& Config::value(std::string_view key) const {
@@ -240,34 +236,88 @@ Origin Config::origin(std::string_view key) const {
   return it->second;
 }
 
+int64_t Mesh::size(std::string_view axis) const {
+  const auto at = std::find(kMeshAxes.begin(), kMeshAxes.end(), axis);
+  LIGNUM_CHECK(at != kMeshAxes.end(), "no mesh axis {}", axis);
+  return sizes[static_cast<size_t>(at - kMeshAxes.begin())];
+}
+
+int64_t Mesh::devices() const {
+  int64_t n = 1;
+  for (const int64_t size : sizes) n *= size;
+  return n;
+}
+
+namespace {
+
+std::string mesh_key(std::string_view axis) { return fmt::format("ici_{}_parallelism", axis); }
+
+// The product of the axes, a -1 axis counting as 1; more than kMaxDevices is kMaxDevices + 1.
+int64_t mesh_product(const std::vector<int64_t>& sizes) {
+  int64_t product = 1;
+  for (const int64_t size : sizes) product = std::min(kMaxDevices + 1, product * std::abs(size));
+  return product;
+}
+
+}  // namespace
+
+std::vector<int64_t> Config::mesh_sizes() const {
+  std::vector<int64_t> sizes;
+  for (const std::string_view axis : kMeshAxes) sizes.push_back(integer(mesh_key(axis)));
+  return sizes;
+}
+
 Result<Mesh> Config::mesh(int64_t devices) const {
   LIGNUM_CHECK(devices >= 1, "{} devices", devices);
   if (devices > kMaxDevices) return user_error("a mesh over {} devices: at most {}", devices, kMaxDevices);
-  int64_t data = integer("ici_data_parallelism");
-  int64_t fsdp = integer("ici_fsdp_parallelism");
-  const std::string axes = fmt::format("ici_data_parallelism={}, ici_fsdp_parallelism={}", data, fsdp);
-  if (data == -1 && fsdp == -1) return user_error("{}: only one axis may be -1", axes);
-  const int64_t given = std::abs(data * fsdp);  // a -1 axis counts as 1
-  if (data == -1 || fsdp == -1) {
-    if (devices % given != 0) {
-      return user_error("{}: {} devices (ranks) do not divide by {}", axes, devices, given);
+  std::vector<int64_t> sizes = mesh_sizes();
+  // Said: the two that every mesh has, and what is more than one device.
+  std::vector<std::string> said, factors;
+  int open = 0;
+  size_t rest = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (i < 2 || sizes[i] != 1) {
+      said.push_back(fmt::format("{}={}", mesh_key(kMeshAxes[i]), sizes[i]));
+      factors.push_back(std::to_string(sizes[i]));
     }
-    (data == -1 ? data : fsdp) = devices / given;
-  } else if (given != devices) {
-    return user_error(
-        "{}: the mesh has {} x {} = {} devices, but there are {} (ranks); make one axis -1 to fit", axes,
-        data, fsdp, given, devices);
+    if (sizes[i] != -1) continue;
+    ++open;
+    rest = i;
   }
-  return Mesh{data, fsdp};
+  const std::string axes = fmt::format("{}", fmt::join(said, ", "));
+  if (open > 1) return user_error("{}: only one axis may be -1", axes);
+  const int64_t given = mesh_product(sizes);
+  if (open == 1) {
+    if (devices % given != 0)
+      return user_error("{}: {} devices (ranks) do not divide by {}", axes, devices, given);
+    sizes[rest] = devices / given;
+  } else if (given != devices) {
+    return user_error("{}: the mesh has {} = {} devices, but there are {} (ranks); make one axis -1 to fit",
+                      axes, fmt::join(factors, " x "),
+                      given > kMaxDevices ? fmt::format("over {}", kMaxDevices) : std::to_string(given),
+                      devices);
+  }
+  Mesh mesh;
+  std::copy(sizes.begin(), sizes.end(), mesh.sizes.begin());
+  return mesh;
 }
 
 int64_t Config::ranks() const {
   const int64_t ranks = integer("ranks");
-  if (ranks != -1) return ranks;
-  return std::min(kMaxDevices, std::abs(integer("ici_data_parallelism") * integer("ici_fsdp_parallelism")));
+  return ranks != -1 ? ranks : std::min(kMaxDevices, mesh_product(mesh_sizes()));
 }
 
-int64_t Config::rows_per_device() const { return static_cast<int64_t>(real("per_device_batch_size")); }
+Result<int64_t> Config::rows(const Mesh& mesh) const {
+  const double each = real("per_device_batch_size"), all = each * static_cast<double>(mesh.devices()),
+               rows = all / static_cast<double>(mesh.row_groups());
+  if (all == std::floor(all) && rows == std::floor(rows)) return static_cast<int64_t>(all);
+  return user_error(
+      "per_device_batch_size={}: {} rows over {} devices are not whole rows for each of the {} that see rows "
+      "of their "
+      "own ({} share each row: ici_tensor_parallelism); a multiple of {} is",
+      each, all, mesh.devices(), mesh.row_groups(), mesh.devices() / mesh.row_groups(),
+      static_cast<double>(mesh.row_groups()) / static_cast<double>(mesh.devices()));
+}
 
 int64_t Config::schedule_steps() const {
   const int64_t steps = integer("learning_rate_schedule_steps");

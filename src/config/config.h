@@ -4,6 +4,7 @@
 // refused by its own message unless it repeats MaxText's default, which is accepted and noted.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
@@ -43,11 +44,15 @@ const Key* find_key(std::string_view name);
 // bytes are int64; a list is of strings.
 using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
 
-// The mesh that the ici_* keys give: ranks (or devices) are numbered data-major, then fsdp.
+// An axis of the mesh that the ici_* keys give. Ranks (or devices) are numbered by them in MaxText's order,
+// the last fastest: tensor parallelism has the nearest devices.
+inline constexpr std::array<std::string_view, 4> kMeshAxes = {"data", "fsdp", "fsdp_transpose", "tensor"};
 struct Mesh {
-  int64_t data = 1;
-  int64_t fsdp = 1;
-  int64_t devices() const { return data * fsdp; }
+  std::array<int64_t, kMeshAxes.size()> sizes{1, 1, 1, 1};
+  int64_t size(std::string_view axis) const;
+  int64_t devices() const;
+  // Ranks that see rows of their own: all axes but tensor.
+  int64_t row_groups() const { return devices() / size("tensor"); }
 };
 
 class Config {
@@ -74,8 +79,10 @@ class Config {
   // run's number: the key, or where it is -1 the product of the axes (a -1 axis counting as 1).
   Result<Mesh> mesh(int64_t devices) const;
   int64_t ranks() const;
-  int64_t rows_per_device() const;  // of one micro-step: per_device_batch_size, which must be whole
-  int64_t schedule_steps() const;   // learning_rate_schedule_steps, or steps where that is -1
+  // Rows of one micro-step over the whole mesh: per_device_batch_size times the devices, as many for each
+  // that sees rows of its own.
+  Result<int64_t> rows(const Mesh& mesh) const;
+  int64_t schedule_steps() const;  // learning_rate_schedule_steps, or steps where that is -1
 
   nlohmann::json to_json() const;  // every implemented key with its value
   // What was set as YAML with its origin, in the table's order, defaults as comments; load() takes it back.
@@ -91,6 +98,7 @@ class Config {
   Status check_quantization() const;
   void note_without_effect();
   const Value& value(std::string_view key) const;
+  std::vector<int64_t> mesh_sizes() const;  // by kMeshAxes, as given
 
   std::map<std::string, Value, std::less<>> values_;
   std::map<std::string, Origin, std::less<>> origins_;

@@ -65,7 +65,8 @@ std::vector<Row> maxtext_rows() {
       boolean("override_model_config", "lets the base_* keys change a preset"),
 
       integer("steps", 1, kMaxSteps, "training steps"),
-      real("per_device_batch_size", 1, 1e6, "rows of a rank and micro-step; a whole number"),
+      real("per_device_batch_size", 1.0 / 65536, 1e6,
+           "rows of a rank and micro-step; a fraction where ranks share rows (ici_tensor_parallelism)"),
       integer("max_target_length", 1, 1 << 20, "tokens of a row"),
       integer("gradient_accumulation_steps", 1, 1e6, "micro-steps of a step"),
       text("dataset_type", "synthetic: one random batch again and again; text: train_files")
@@ -186,6 +187,12 @@ std::vector<Row> maxtext_rows() {
       integer("ici_data_parallelism", 1, 65536, "ranks that hold the same weights; -1: what is left")
           .or_minus_one(),
       integer("ici_fsdp_parallelism", 1, 65536, "ranks that share the weights; -1: what is left")
+          .or_minus_one(),
+      integer("ici_fsdp_transpose_parallelism", 1, 65536,
+              "ranks that share the weights' other dim (heads, mlp, vocab); -1: what is left")
+          .or_minus_one(),
+      integer("ici_tensor_parallelism", 1, 65536,
+              "ranks that share heads and mlp of a layer, and the tokens between; -1: what is left")
           .or_minus_one(),
       text("compile_xla_flags",
            "of 'lignum compile': flags of XLA, --xla_tpu_scoped_vmem_limit_kib=65472, say"),

@@ -289,18 +289,19 @@ ir::Graph forward(const ModelConfig& m, const Shape& shape, Head head) {
   g.name = m.family;
   Builder b(g);
   const Params params(g, m, DType::f32);
-  const auto batch_param = [&](const char* name) {
-    return g.param(name,
-                   {DType::i32, {shape.batch, shape.sequence}, {"activation_batch", "activation_length"}});
+  const auto batch_param = [&](const char* name, const char* length) {
+    return g.param(name, {DType::i32, {shape.batch, shape.sequence}, {"activation_batch", length}});
   };
-  const Value ids = batch_param("input_ids"), labels = batch_param("labels"),
-              positions = batch_param("positions");
+  // What attention reads it reads of all tokens.
+  constexpr const char *kTokens = "activation_length", *kAttended = "activation_attn_length";
+  const Value ids = batch_param("input_ids", kTokens), labels = batch_param("labels", kTokens),
+              positions = batch_param("positions", m.learnt_positions ? kTokens : kAttended);
 
   b.tag.path = "token_embedder";
   const Value table_operand = b.convert(params.top.at("embed"), shape.dtype);
   Value x = embedding(b, m, params, table_operand, ids, positions, shape.dtype);
   Text text{positions, shape.sequence, {}, {}, {}};
-  if (shape.segmented) text.segments = batch_param("segments");
+  if (shape.segmented) text.segments = batch_param("segments", kAttended);
   for (size_t r = 0; r < params.ranges.size(); ++r)
     x = layers(g, m, params.ranges[r], params.stacks[r], x, text, shape.dtype);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ops/op.h"
+#include "ops/rules.h"
 
 namespace lignum::passes {
 namespace {
@@ -16,6 +17,9 @@ using ir::Scan;
 using ir::Type;
 using ir::Value;
 using Axes = std::vector<std::string>;
+
+// The tokens of a row. Between a layer's blocks ranks of a tensor axis hold a part of them each.
+constexpr std::string_view kTokens = "activation_length";
 
 bool contains(const Axes& axes, const std::string& axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
@@ -120,10 +124,15 @@ class Partitioner {
     };
     Axes left = l.partial;
     for (size_t d = 0; d < target.dims.size() && !l.maximum; ++d) {
-      for (const std::string& axis : target.dims[d]) {
-        if (!contains(left, axis) || !l.sharding.dims[d].empty()) continue;
+      // Outermost first: an axis may cut further what those before it have cut.
+      Axes& have = l.sharding.dims[d];
+      for (size_t k = 0; k < target.dims[d].size(); ++k) {
+        const std::string& axis = target.dims[d][k];
+        if (!contains(left, axis) || !std::equal(have.begin(), have.end(), target.dims[d].begin(),
+                                                 target.dims[d].begin() + static_cast<std::ptrdiff_t>(k)))
+          continue;
         reduce("reduce_scatter", axis, d);
-        l.sharding.dims[d].push_back(axis);
+        have.push_back(axis);
         std::erase(left, axis);
       }
     }
@@ -253,6 +262,15 @@ class Partitioner {
         for (const int f : dims) count = std::max(count, f + 1);
     std::vector<Axes> factors(static_cast<size_t>(count));
     std::set<std::string> taken;
+    // An axis that tokens and something else ask for: the tokens give way.
+    std::set<std::string> asked;
+    const auto yields = [&](size_t i, size_t d, const std::string& axis) {
+      return ops::name_of(site.in[i], static_cast<int64_t>(d)) == kTokens && asked.contains(axis);
+    };
+    for (size_t i = 0; i < in.size(); ++i)
+      for (size_t d = 0; d < rule.in[i].size() && in[i].fluid == nullptr; ++d)
+        if (rule.in[i][d] >= 0 && ops::name_of(site.in[i], static_cast<int64_t>(d)) != kTokens)
+          asked.insert(in[i].sharding.dims[d].begin(), in[i].sharding.dims[d].end());
     for (int f = 0; f < count; ++f) {
       std::optional<Axes> axes;
       for (size_t i = 0; i < in.size(); ++i) {
@@ -261,7 +279,7 @@ class Partitioner {
           if (rule.in[i][d] != f) continue;
           Axes here;
           for (const std::string& axis : in[i].sharding.dims[d])
-            if (!taken.contains(axis)) here.push_back(axis);
+            if (!taken.contains(axis) && !yields(i, d, axis)) here.push_back(axis);
           if (!axes) {
             axes = here;
           } else {
@@ -401,7 +419,13 @@ std::vector<std::vector<int64_t>> Mesh::groups(std::string_view axis) const {
 }
 
 const AxisRules& default_axis_rules() {
-  static const AxisRules rules = {{"activation_batch", {"data", "fsdp"}}, {"embed", {"fsdp"}}};
+  static const AxisRules rules = {{"activation_batch", {"data", "fsdp", "fsdp_transpose"}},
+                                  {"activation_length", {"tensor"}},
+                                  {"embed", {"fsdp"}},
+                                  {"q_heads", {"tensor", "fsdp_transpose"}},
+                                  {"kv_heads", {"tensor", "fsdp_transpose"}},
+                                  {"mlp", {"tensor", "fsdp_transpose"}},
+                                  {"vocab", {"tensor", "fsdp_transpose"}}};
   return rules;
 }
 

@@ -39,15 +39,17 @@ Lever remat_lever(const ProgramOptions& o) {
 // Fewer rows at a time, as many tokens a step.
 Lever accumulation_lever(const ProgramOptions& o) {
   Lever lever;
-  const int64_t rows = o.shape.batch / o.mesh.ranks();
+  const int64_t rows = o.shape.batch * o.mesh.size("tensor") / o.mesh.ranks();
   for (int64_t parts = 2; parts <= rows; ++parts) {
     if (rows % parts != 0) continue;
-    lever.push_back({fmt::format("per_device_batch_size={} gradient_accumulation_steps={}", rows / parts,
-                                 o.accumulation * parts),
-                     [parts](ProgramOptions& p) {
-                       p.shape.batch /= parts;
-                       p.accumulation *= parts;
-                     }});
+    lever.push_back(
+        {fmt::format("per_device_batch_size={} gradient_accumulation_steps={}",
+                     static_cast<double>(o.shape.batch / parts) / static_cast<double>(o.mesh.ranks()),
+                     o.accumulation * parts),
+         [parts](ProgramOptions& p) {
+           p.shape.batch /= parts;
+           p.accumulation *= parts;
+         }});
   }
   return lever;
 }

@@ -16,10 +16,10 @@ namespace {
 
 // In doubles: the products may be past int64. The widest results of a micro-step, over all devices, are the
 // logits and what all layers save together; 2^50 elements is what an op takes (ops/rules.h).
-Status check_size(const config::Config& c, const config::ModelConfig& m, int64_t devices) {
+Status check_size(const config::Config& c, const config::ModelConfig& m, int64_t rows, int64_t devices) {
   constexpr double kMaxTokens = 0x1p40, kMaxElements = 0x1p50;
   const auto d = [](int64_t n) { return static_cast<double>(n); };
-  const double tokens = d(c.rows_per_device()) * d(c.integer("max_target_length")) * d(devices);
+  const double tokens = d(rows) * d(c.integer("max_target_length"));
   const double step = tokens * d(c.integer("gradient_accumulation_steps"));
   const double layer = std::max({d(m.hidden), d(m.mlp), d(m.heads) * d(m.head_dim)});
   const double elements = tokens * std::max(d(m.vocab_size), d(m.layers) * layer);
@@ -27,11 +27,26 @@ Status check_size(const config::Config& c, const config::ModelConfig& m, int64_t
     return user_error(
         "per_device_batch_size={}, max_target_length={}, gradient_accumulation_steps={}: {:.3g} {} over {} "
         "device{}, more than {:.3g}; lower one of them",
-        c.rows_per_device(), c.integer("max_target_length"), c.integer("gradient_accumulation_steps"), value,
-        what, devices, devices == 1 ? "" : "s", most);
+        c.real("per_device_batch_size"), c.integer("max_target_length"),
+        c.integer("gradient_accumulation_steps"), value, what, devices, devices == 1 ? "" : "s", most);
   };
   if (step > kMaxTokens) return refuse(step, "tokens a step", kMaxTokens);
   if (elements > kMaxElements) return refuse(elements, "activations a micro-step", kMaxElements);
+  return {};
+}
+
+// What tensor parallelism cuts, it cuts into equal parts.
+Status check_tensor_parallelism(const config::Config& c, const config::ModelConfig& m, int64_t ranks) {
+  const std::pair<const char*, int64_t> cut[] = {
+      {"attention heads", m.heads},
+      {"key heads", m.kv_heads},
+      {"of the MLP's width", m.mlp},
+      {"tokens of a row (max_target_length)", c.integer("max_target_length")}};
+  for (const auto& [what, count] : cut)
+    if (count % ranks != 0)
+      return user_error(
+          "ici_tensor_parallelism={}: does not divide {} {}; set it to a divisor of all of {}, {}, {} and {}",
+          ranks, count, what, cut[0].second, cut[1].second, cut[2].second, cut[3].second);
   return {};
 }
 
@@ -85,9 +100,11 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   ProgramOptions o;
   o.model = model;
   LIGNUM_ASSIGN_OR_RETURN(const config::Mesh mesh, c.mesh(ranks));
-  LIGNUM_RETURN_IF_ERROR(check_size(c, model, ranks));
-  o.mesh.axes = {{"data", mesh.data}, {"fsdp", mesh.fsdp}};
-  o.shape.batch = c.rows_per_device() * ranks;
+  LIGNUM_ASSIGN_OR_RETURN(o.shape.batch, c.rows(mesh));
+  LIGNUM_RETURN_IF_ERROR(check_size(c, model, o.shape.batch, ranks));
+  LIGNUM_RETURN_IF_ERROR(check_tensor_parallelism(c, model, mesh.size("tensor")));
+  for (size_t i = 0; i < config::kMeshAxes.size(); ++i)
+    o.mesh.axes.push_back({std::string(config::kMeshAxes[i]), mesh.sizes[i]});
   o.shape.sequence = c.integer("max_target_length");
   o.shape.segmented = c.boolean("packing") && c.text("dataset_type") != "synthetic";
   const auto dtype_of = [&c](std::string_view key) {

@@ -40,7 +40,8 @@ Status Evaluator::copy_parameters(exec::Executor& from) {
 
 Result<std::optional<EvalMetrics>> Evaluator::run(int64_t step, const Stop& stop) {
   const auto begin = std::chrono::steady_clock::now();
-  const BatchInputs inputs(*executor_);
+  const passes::Mesh& mesh = setup_.step.mesh;
+  const BatchInputs inputs(*executor_, evaluation_.program, mesh, ranks_.rank());
   EvalMetrics m;
   m.step = step;
   double all_loss = 0, all_tokens = 0, all_bytes = 0;
@@ -50,7 +51,7 @@ Result<std::optional<EvalMetrics>> Evaluator::run(int64_t step, const Stop& stop
     for (int64_t b = 0; b < data.batches(); ++b) {
       LIGNUM_ASSIGN_OR_RETURN(const bool stopped, stop());
       if (stopped) return std::optional<EvalMetrics>();
-      data.fill(b, ranks_.rank(), batch_);
+      data.fill(b, row_group(mesh, ranks_.rank()), batch_);
       inputs.put(batch_, 0);
       LIGNUM_RETURN_IF_ERROR(executor_->step().with_context(fmt::format("evaluation, batch {}", b)));
       loss += static_cast<double>(read_scalar(*executor_, "loss_sum"));

@@ -19,19 +19,36 @@ Result<std::unique_ptr<exec::Executor>> make_executor(const Setup& setup, const 
   return exec::Executor::create(e);
 }
 
-BatchInputs::BatchInputs(exec::Executor& executor)
-    : ids_(reinterpret_cast<int32_t*>(executor.param("input_ids"))),
-      labels_(reinterpret_cast<int32_t*>(executor.param("labels"))),
-      positions_(reinterpret_cast<int32_t*>(executor.param("positions"))) {
-  if (executor.has_param("segments")) segments_ = reinterpret_cast<int32_t*>(executor.param("segments"));
+BatchInputs::BatchInputs(exec::Executor& executor, const plan::Program& program, const passes::Mesh& mesh,
+                         int64_t rank) {
+  const ir::Graph& global = program.global;
+  for (const auto& [name, input] : {std::pair{"input_ids", &ids_}, std::pair{"labels", &labels_},
+                                    std::pair{"positions", &positions_}, std::pair{"segments", &segments_}}) {
+    if (!executor.has_param(name)) continue;
+    input->data = reinterpret_cast<int32_t*>(executor.param(name));
+    for (size_t i = 0; i < program.params.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      if (global.param_name(at) != name) continue;
+      const int64_t seq = global.type(global.param_value(at)).dims.back();
+      input->tokens = passes::shard_range(seq, program.params[i].dims.back(), mesh, rank);
+    }
+  }
 }
 
 void BatchInputs::put(const Batch& batch, int64_t micro_step) const {
-  const int64_t at = micro_step * batch.rows * batch.seq;
-  std::copy(batch.ids.begin(), batch.ids.end(), ids_ + at);
-  std::copy(batch.labels.begin(), batch.labels.end(), labels_ + at);
-  std::copy(batch.positions.begin(), batch.positions.end(), positions_ + at);
-  if (segments_ != nullptr) std::copy(batch.segments.begin(), batch.segments.end(), segments_ + at);
+  put(batch.ids, batch, micro_step, ids_);
+  put(batch.labels, batch, micro_step, labels_);
+  put(batch.positions, batch, micro_step, positions_);
+  put(batch.segments, batch, micro_step, segments_);
+}
+
+void BatchInputs::put(const std::vector<int32_t>& from, const Batch& batch, int64_t micro_step,
+                      const Input& to) {
+  if (to.data == nullptr) return;
+  const int64_t count = to.tokens.end - to.tokens.begin;
+  for (int64_t r = 0; r < batch.rows; ++r)
+    std::copy_n(from.begin() + r * batch.seq + to.tokens.begin, count,
+                to.data + (micro_step * batch.rows + r) * count);
 }
 
 }  // namespace lignum::train

@@ -14,15 +14,24 @@ namespace lignum::train {
 Result<std::unique_ptr<exec::Executor>> make_executor(const Setup& setup, const plan::Program& program,
                                                       const Ranks& ranks, Parallel& pool, int64_t budget);
 
-// The i32 params of a step, [micro_steps, rows, seq] or [rows, seq].
+// Which rows of a global batch a rank sees: ranks of one tensor axis see the same.
+inline int64_t row_group(const passes::Mesh& mesh, int64_t rank) { return rank / mesh.size("tensor"); }
+
+// The i32 params of a step, [micro_steps, rows, seq] or [rows, seq]: of each row the tokens that the rank
+// holds.
 class BatchInputs {
  public:
-  explicit BatchInputs(exec::Executor& executor);
+  BatchInputs(exec::Executor& executor, const plan::Program& program, const passes::Mesh& mesh, int64_t rank);
+  // The rank's rows, whole.
   void put(const Batch& batch, int64_t micro_step) const;
 
  private:
-  int32_t *ids_, *labels_, *positions_;
-  int32_t* segments_ = nullptr;  // null: the step has none
+  struct Input {
+    int32_t* data = nullptr;  // null: the step has none
+    passes::Range tokens;     // of a row
+  };
+  static void put(const std::vector<int32_t>& from, const Batch& batch, int64_t micro_step, const Input& to);
+  Input ids_, labels_, positions_, segments_;
 };
 
 inline float read_scalar(const exec::Executor& executor, std::string_view output) {

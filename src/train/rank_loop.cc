@@ -70,7 +70,7 @@ class RankLoop {
                               Evaluator::create(run_.setup, *run_.evaluation, ranks_, *pool_, left));
     }
     LIGNUM_RETURN_IF_ERROR(load_state());
-    loader_.emplace(run_.data, ranks_.rank(), rows_consumed_,
+    loader_.emplace(run_.data, row_group(run_.setup.step.mesh, ranks_.rank()), rows_consumed_,
                     static_cast<int>(run_.config.integer("grain_worker_count")));
     if (ranks_.is_first()) {
       LIGNUM_ASSIGN_OR_RETURN(metrics_, MetricsFile::open(join_path(run_.folder, "metrics.jsonl"), step_));
@@ -171,7 +171,7 @@ class RankLoop {
   }
 
   void put_inputs(float learning_rate) {
-    const BatchInputs inputs(*executor_);
+    const BatchInputs inputs(*executor_, run_.program, run_.setup.step.mesh, ranks_.rank());
     for (int64_t m = 0; m < run_.setup.batch.micro_steps; ++m) inputs.put(loader_->next(), m);
     const auto updates = static_cast<int32_t>(policy_.updates(step_));
     std::memcpy(executor_->param("learning_rate"), &learning_rate, sizeof(learning_rate));

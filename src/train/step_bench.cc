@@ -150,7 +150,7 @@ Status bench(const std::vector<std::string>& words) {
   LIGNUM_RETURN_IF_ERROR(init_parameters(setup.model, {program, setup.step.mesh, 0}, *executor, 0));
 
   Batch batch(setup.batch.rows, setup.batch.seq);
-  const BatchInputs inputs(*executor);
+  const BatchInputs inputs(*executor, program, setup.step.mesh, 0);
   exec::Trace trace(0, exec::event_count(program.scheduled));
   executor->set_trace(&trace);
   CopyProbe copy;

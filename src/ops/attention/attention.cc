@@ -39,8 +39,8 @@ struct AttentionOp {
   }
 
   static ShardRule partition(const Site& s) {
-    const auto f = attention_factors(s.in[0], s.in[1]);
-    ShardRule rule{.in = {f.q, f.kv, f.kv}, .out = {f.q, f.lse}};
+    const AttentionFactors f;
+    ShardRule rule{.in = {f.q, f.kv, f.kv}, .out = {f.q, f.lse}, .exact = {1}};
     if (is_segmented(s.attrs)) rule.in.push_back({0, -1});
     return rule;
   }

@@ -57,11 +57,6 @@ Type lse_type(const Type& q) {
           tidy_names({name_of(q, 0), name_of(q, 2), name_of(q, 1)})};
 }
 
-AttentionFactors attention_factors(const Type& q, const Type& k) {
-  const int heads = q.dims[2] == k.dims[2] ? 1 : -1;
-  return {.q = {0, -1, heads, -1}, .kv = {0, -1, heads, -1}, .lse = {0, heads, -1}};
-}
-
 double attention_pairs(const kernels::Attention& a) {
   const auto s = static_cast<double>(a.seq), w = static_cast<double>(a.window);
   double each = a.causal ? s * (s + 1) / 2 : s * s;

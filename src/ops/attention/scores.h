@@ -20,12 +20,11 @@ kernels::Attention attention_shape(const Type& q, const Type& k, const Attrs& at
 // Type of the logarithms of the sums: f32[B, H, S].
 Type lse_type(const Type& q);
 
-// Factor 0 walks the batch. Heads are one factor only without grouping: two dims of different size, H and
-// Hkv, have no common factor.
+// Factor 0 walks the batch, factor 1 the heads: those of q and the key heads that they read, which a rank's
+// share has only where the ranks divide both numbers.
 struct AttentionFactors {
-  std::vector<int> q, kv, lse;
+  std::vector<int> q = {0, -1, 1, -1}, kv = {0, -1, 1, -1}, lse = {0, 1, -1};
 };
-AttentionFactors attention_factors(const Type& q, const Type& k);
 
 // Pairs of query and key that the causal mask and the window leave; documents are not known before the run.
 double attention_pairs(const kernels::Attention&);

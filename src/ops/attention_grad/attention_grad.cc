@@ -30,8 +30,8 @@ struct AttentionGrad {
   static constexpr ByDecomposition grad{};
 
   static ShardRule partition(const Site& s) {
-    const auto f = attention_factors(s.in[1], s.in[2]);
-    ShardRule rule{.in = {f.q, f.q, f.kv, f.kv, f.q, f.lse}, .out = {f.q, f.kv, f.kv}};
+    const AttentionFactors f;
+    ShardRule rule{.in = {f.q, f.q, f.kv, f.kv, f.q, f.lse}, .out = {f.q, f.kv, f.kv}, .exact = {1}};
     if (is_segmented(s.attrs)) rule.in.push_back({0, -1});
     return rule;
   }
