@@ -135,7 +135,9 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
     return ir::print(updated);
   }
   if (c.pass == "partition") {
-    const Mesh mesh{{{"data", c.number("data", 1)}, {"fsdp", c.number("fsdp", 1)}}};
+    Mesh mesh;
+    for (const char* axis : {"data", "fsdp", "fsdp_transpose", "tensor"})
+      mesh.axes.push_back({axis, c.number(axis, 1)});
     LIGNUM_ASSIGN_OR_RETURN(const Partitioned p, partition(g, mesh));
     return ir::print(p.graph);
   }

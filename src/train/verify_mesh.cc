@@ -131,8 +131,8 @@ class RankRun {
       LIGNUM_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(weights));
       LIGNUM_RETURN_IF_ERROR(load_parameters(s.model, files, shards, *executor));
     } else {
-      init_parameters(s.model, shards, *executor,
-                      static_cast<uint64_t>(case_.config.integer("init_weights_seed")));
+      LIGNUM_RETURN_IF_ERROR(init_parameters(
+          s.model, shards, *executor, static_cast<uint64_t>(case_.config.integer("init_weights_seed"))));
     }
     if (seed_ > 0) perturb(*executor, models::parameters(s.model), seed_, s.step.shape.dtype);
     return executor;

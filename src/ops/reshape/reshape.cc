@@ -7,7 +7,7 @@ namespace lignum::ops {
 namespace {
 
 // The dims of both sides fall into the smallest runs with equal products: [2, 15, 4] -> [2, 3, 5, 2, 2] is
-// {2|2} {15|3,5} {4|2,2}. Dims of size 1 stand alone.
+// {2|2} {15|3,5} {4|2,2}. A dim of size 1 beside another size is in none: [6, 1] -> [1, 1, 6] is {6|6}.
 struct Run {
   size_t in_begin, in_end, out_begin, out_end;
 };
@@ -15,6 +15,10 @@ std::vector<Run> runs_of(const Dims& in, const Dims& out) {
   std::vector<Run> runs;
   size_t i = 0, o = 0;
   while (i < in.size() && o < out.size()) {
+    if (in[i] != out[o] && (in[i] == 1 || out[o] == 1)) {
+      in[i] == 1 ? ++i : ++o;
+      continue;
+    }
     Run r{i, i + 1, o, o + 1};
     int64_t a = in[i], b = out[o];
     while (a != b) {
