@@ -403,7 +403,7 @@ int64_t allocations_of_steps(const RunFolder& f, const std::vector<std::string>&
     LIGNUM_RETURN_IF_ERROR(
         train::init_parameters(setup->model, {*program, setup->step.mesh, ranks.rank()}, *executor, 1));
     train::Batch batch(setup->batch.rows, setup->batch.seq);
-    const train::BatchInputs inputs(*executor);
+    const train::BatchInputs inputs(*executor, *program, setup->step.mesh, ranks.rank());
     for (int32_t step = 0; step <= 10; ++step) {
       for (int64_t m = 0; m < setup->batch.micro_steps; ++m) {
         data->fill(step * setup->batch.global_rows(), ranks.rank(), m, batch);

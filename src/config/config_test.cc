@@ -37,7 +37,7 @@ TEST(Config, DefaultsAreMaxTextsButForTheListedExceptions) {
   EXPECT_EQ(config->text("model_name"), "default");
   EXPECT_EQ(config->integer("ici_fsdp_parallelism"), -1);
   EXPECT_TRUE(config->list("adamw_mask").empty());
-  EXPECT_EQ(config->rows_per_device(), 12);
+  EXPECT_EQ(config->real("per_device_batch_size"), 12);
   EXPECT_EQ(config->schedule_steps(), 150001);
   EXPECT_EQ(config->origin("steps"), Origin::default_value);
   std::vector<std::string_view> exceptions;
@@ -261,13 +261,13 @@ TEST(Config, YamlBooleansAreWords) {
 
 TEST(Config, MeshAndRanks) {
   EXPECT_EQ(of({})->ranks(), 1);
-  EXPECT_EQ(of({"ranks=4"})->mesh(4)->fsdp, 4);
+  EXPECT_EQ(of({"ranks=4"})->mesh(4)->size("fsdp"), 4);
   const auto both = of({"ranks=4", "ici_data_parallelism=2"});
   ASSERT_TRUE(both.ok()) << both.status().message();
-  EXPECT_EQ(both->mesh(4)->data, 2);
-  EXPECT_EQ(both->mesh(4)->fsdp, 2);
+  EXPECT_EQ(both->mesh(4)->size("data"), 2);
+  EXPECT_EQ(both->mesh(4)->size("fsdp"), 2);
   EXPECT_EQ(of({"ici_data_parallelism=2", "ici_fsdp_parallelism=3"})->ranks(), 6);
-  EXPECT_EQ(of({"ici_data_parallelism=-1", "ici_fsdp_parallelism=2", "ranks=6"})->mesh(6)->data, 3);
+  EXPECT_EQ(of({"ici_data_parallelism=-1", "ici_fsdp_parallelism=2", "ranks=6"})->mesh(6)->size("data"), 3);
   EXPECT_EQ(error_of(of({"ranks=4", "ici_data_parallelism=2", "ici_fsdp_parallelism=1"})),
             "ici_data_parallelism=2, ici_fsdp_parallelism=1: the mesh has 2 x 1 = 2 devices, but there are 4 "
             "(ranks); "
@@ -284,6 +284,25 @@ TEST(Config, MeshAndRanks) {
   ASSERT_TRUE(tpu.ok()) << tpu.status().message();
   EXPECT_EQ(tpu->mesh(8)->devices(), 8);
   EXPECT_FALSE(tpu->mesh(4).ok());
+}
+
+TEST(Config, AxesOfAMesh) {
+  const auto c = of({"ici_fsdp_parallelism=2", "ici_fsdp_transpose_parallelism=3", "ici_tensor_parallelism=4",
+                     "per_device_batch_size=0.5"});
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  EXPECT_EQ(c->ranks(), 24);
+  const Result<Mesh> mesh = c->mesh(24);
+  ASSERT_TRUE(mesh.ok());
+  EXPECT_EQ(mesh->sizes, (std::array<int64_t, 4>{1, 2, 3, 4}));
+  EXPECT_EQ(mesh->row_groups(), 6);
+  EXPECT_EQ(c->rows(*mesh).value(), 12);
+  EXPECT_EQ(of({"ici_fsdp_parallelism=2", "ici_tensor_parallelism=-1", "ranks=8"})->mesh(8)->size("tensor"),
+            4);
+  // 12 rows over 8 devices, of which 4 see rows of their own: 3 each; 10 are not.
+  EXPECT_TRUE(of({"ici_fsdp_parallelism=4", "ici_tensor_parallelism=2", "per_device_batch_size=1.5"}).ok());
+  EXPECT_NE(error_of(of({"ici_fsdp_parallelism=4", "ici_tensor_parallelism=2", "per_device_batch_size=1.25"}))
+                .find("a multiple of 0.5 is"),
+            std::string::npos);
 }
 
 TEST(Config, RunsStayBelowTheirFolder) {

@@ -1,0 +1,112 @@
+// Training on meshes: the same run as on one rank, and a checkpoint of one mesh on another.
+#include <gtest/gtest.h>
+
+#include "runs.h"
+#include "train/verify_mesh.h"
+
+namespace lignum::testing {
+namespace {
+
+#define ASSERT_OK(result) ASSERT_TRUE((result).ok()) << (result).status().message()
+
+// A family's tiny model, on rows of synthetic tokens.
+struct Setting {
+  const char* name;
+  std::vector<std::string> words;
+  std::vector<std::string> meshes;
+};
+void PrintTo(const Setting& s, std::ostream* out) { *out << s.name; }
+
+class Meshes : public ::testing::TestWithParam<Setting> {};
+
+TEST_P(Meshes, AreTheRunOfOneRank) {
+  std::vector<std::string> words = {"dataset_type=synthetic",  "per_device_batch_size=4",
+                                    "max_target_length=16",    "learning_rate=1e-3",
+                                    "warmup_steps_fraction=0", "steps=3"};
+  words.insert(words.end(), GetParam().words.begin(), GetParam().words.end());
+  const auto config = config::Config::load({}, words);
+  ASSERT_OK(config);
+  const Result<train::MeshReport> report =
+      train::verify_meshes(*config, {.steps = 3, .perturbed = 2, .meshes = GetParam().meshes, .log = {}});
+  ASSERT_OK(report);
+  EXPECT_GT(report->noise, 0);
+  ASSERT_EQ(report->meshes.size(), GetParam().meshes.size());
+  for (const train::MeshVerdict& v : report->meshes) {
+    EXPECT_TRUE(v.ok(report->noise)) << v.mesh << " parts by " << v.divergence << " at step " << v.step
+                                     << ", noise " << report->noise << "; " << v.gradients
+                                     << " of the bound of " << v.worst << "; other bits than "
+                                     << v.other_bits;
+    EXPECT_GT(v.divergence + v.gradients, 0) << v.mesh;
+  }
+}
+
+std::string golden(const char* name) {
+  return std::string("model_path=") + LIGNUM_SOURCE_DIR "/tests/golden/" + name;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, Meshes,
+    ::testing::Values(Setting{"llama_f32",
+                              {"model_name=lignum-tiny", "gradient_accumulation_steps=2"},
+                              {"tensor=2", "fsdp=2,tensor=2", "fsdp=2,fsdp_transpose=2",
+                               "fsdp_transpose=2,tensor=2"}},
+                      Setting{"llama_bf16",
+                              {"model_name=lignum-tiny", "dtype=bfloat16"},
+                              {"data=2", "fsdp=2", "fsdp=2,tensor=2"}},
+                      Setting{"llama_fp8",
+                              {"model_name=lignum-tiny", "dtype=bfloat16", "use_qwix_quantization=true",
+                               "quantization=fp8_full"},
+                              {"fsdp=2,tensor=2"}},
+                      Setting{"gemma3", {golden("gemma3")}, {"fsdp=2", "fsdp_transpose=2"}},
+                      Setting{"qwen3", {golden("qwen3")}, {"fsdp=2,tensor=2"}},
+                      Setting{"gpt2", {golden("gpt2-tiny")}, {"tensor=2"}}),
+    [](const auto& setting) { return setting.param.name; });
+
+// Axis by axis, refused with the numbers.
+TEST(Mesh, RefusesWhatItCannotCut) {
+  const auto config = config::Config::load({}, {"model_name=lignum-tiny", "dataset_type=synthetic",
+                                                "per_device_batch_size=4", "max_target_length=16"});
+  ASSERT_OK(config);
+  const auto refused = [&](const char* mesh) {
+    return train::verify_meshes(*config, {.steps = 1, .perturbed = 1, .meshes = {mesh}, .log = {}})
+        .status()
+        .message();
+  };
+  EXPECT_NE(refused("tensor=4").find("ici_tensor_parallelism=4: does not divide 2 key heads"),
+            std::string::npos);
+  EXPECT_NE(refused("data=8").find("per_device_batch_size=0.5"), std::string::npos);
+}
+
+// What FSDP over 4 ranks saves goes on over data and tensor, and on one rank: the next losses are the same
+// numbers.
+TEST(Mesh, ACheckpointGoesOnOnAnother) {
+  const RunFolder f;
+  const std::vector<std::string> common = {"learning_rate_schedule_steps=8"};
+  const auto run = [&](const char* name, std::vector<std::string> words) {
+    words.insert(words.end(), common.begin(), common.end());
+    return f.train(name, words);
+  };
+  const std::vector<std::string> four = {"ici_fsdp_parallelism=4", "per_device_batch_size=1"};
+  const std::vector<std::vector<std::string>> meshes = {
+      four,
+      {"ici_fsdp_parallelism=1", "ici_data_parallelism=2", "ici_tensor_parallelism=2",
+       "per_device_batch_size=1"},
+      {"ici_fsdp_parallelism=1", "ici_fsdp_transpose_parallelism=4", "per_device_batch_size=1"},
+      {"ici_fsdp_parallelism=1", "per_device_batch_size=4"}};
+  std::vector<double> losses;
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    const std::string name = "mesh" + std::to_string(i);
+    std::vector<std::string> first = four, second = meshes[i];
+    first.emplace_back("steps=2");
+    second.emplace_back("steps=4");
+    ASSERT_OK(run(name.c_str(), first));
+    ASSERT_OK(run(name.c_str(), second));
+    const auto records = f.steps(name.c_str());
+    ASSERT_EQ(records.size(), 4U);
+    losses.push_back(records[3]["loss"].get<double>());
+    EXPECT_NEAR(losses.back(), losses.front(), 1e-6 * losses.front()) << name;
+  }
+}
+
+}  // namespace
+}  // namespace lignum::testing
