@@ -47,6 +47,9 @@ TEST(Cli, ExitCodesAndOneMessage) {
       {"inspect", "checkpoint", "/absent"},
       {"inspect", "batches", yml},
       {"inspect", "batches", yml, "--output", "/absent/batches.safetensors"},
+      {"verify-mesh", yml, "--mesh", "tensor=3"},
+      {"verify-mesh", yml, "--mesh", "depth=2"},
+      {"verify-mesh", yml, "--steps", "0"},
       {"verify-model", "/absent"},
       {"convert", "/absent"},
       {"convert", "/absent", "to"},
@@ -109,7 +112,7 @@ TEST(Cli, OutputThatCannotBeWrittenIsAnError) {
 TEST(Cli, HelpOfEveryVerbHasExamples) {
   const TestFolder f;
   for (const std::string verb : {"train", "report", "eval", "generate", "plan", "compile", "calibrate",
-                                 "convert", "inspect", "tokenizer", "verify-model"}) {
+                                 "convert", "inspect", "tokenizer", "verify-mesh", "verify-model"}) {
     const Ended e = run(f, {verb, "--help"});
     EXPECT_EQ(e.code, 0);
     EXPECT_NE(e.out.find("Examples:\n  lignum " + verb), std::string::npos) << e.out;

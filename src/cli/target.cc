@@ -7,7 +7,8 @@ namespace lignum::cli {
 
 std::string Target::describe() const {
   std::string mesh;
-  for (const passes::MeshAxis& a : step.mesh.axes) mesh += fmt::format(" {}={}", a.name, a.size);
+  for (const passes::MeshAxis& a : step.mesh.axes)
+    if (a.size > 1 || a.name == "data" || a.name == "fsdp") mesh += fmt::format(" {}={}", a.name, a.size);
   const std::string where = topology ? topology->text() : spec ? spec->name() : "this machine";
   return fmt::format("{} parameters on {}: {} {}{}, mesh{}; {} rows of {} tokens a micro-step; {}",
                      step.model.parameters(), where, devices, topology ? "device" : "rank",

@@ -233,6 +233,14 @@ Result<MeshReport> verify_meshes(const config::Config& config, const VerifyMeshO
     if (options.log) options.log(line);
   };
   LIGNUM_ASSIGN_OR_RETURN(const auto single, prepare(config, "", nullptr));
+  // Before anything runs: what is wrong with a mesh is said at once.
+  const bool own = !options.meshes.empty();
+  std::vector<std::pair<std::string, Result<std::unique_ptr<Case>>>> cases;
+  for (const std::string& mesh : own ? options.meshes : default_meshes()) {
+    cases.emplace_back(mesh, prepare(config, mesh, &single->setup));
+    if (own && !cases.back().second.ok())
+      return cases.back().second.status().with_context(fmt::format("mesh {}", mesh));
+  }
   LIGNUM_ASSIGN_OR_RETURN(const Outcome one, run(*single, options.steps, 0));
   MeshReport report;
   report.first_loss = one.losses.front();
@@ -253,15 +261,12 @@ Result<MeshReport> verify_meshes(const config::Config& config, const VerifyMeshO
   }
   for (double& b : bounds) b = kVerifyMargin * b + 1e-7 * std::sqrt(all);
 
-  const bool own = !options.meshes.empty();
   const std::vector<models::Parameter> parameters = models::parameters(single->setup.model);
   std::map<std::string, std::pair<std::string, Outcome>> by_bits;
-  for (const std::string& mesh : own ? options.meshes : default_meshes()) {
+  for (const auto& [mesh, c] : cases) {
     MeshVerdict v;
     v.mesh = mesh;
-    Result<std::unique_ptr<Case>> c = prepare(config, mesh, &single->setup);
     if (!c.ok()) {
-      if (own) return c.status().with_context(fmt::format("mesh {}", mesh));
       v.left_out = c.status().message();
       report.meshes.push_back(std::move(v));
       continue;
