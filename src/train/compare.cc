@@ -64,10 +64,10 @@ class Side {
       LIGNUM_RETURN_IF_ERROR(init_parameters(setup_.model, shards, *executor,
                                              static_cast<uint64_t>(config_.integer("init_weights_seed"))));
     }
-    const BatchInputs inputs(*executor);
+    const BatchInputs inputs(*executor, program_, setup_.step.mesh, ranks.rank());
     Batch batch(setup_.batch.rows, setup_.batch.seq);
     for (int64_t m = 0; m < setup_.batch.micro_steps; ++m) {
-      data_.fill(0, ranks.rank(), m, batch);
+      data_.fill(0, row_group(setup_.step.mesh, ranks.rank()), m, batch);
       inputs.put(batch, m);
     }
     LIGNUM_RETURN_IF_ERROR(executor->step());
