@@ -237,7 +237,7 @@ Origin Config::origin(std::string_view key) const {
 }
 
 int64_t Mesh::size(std::string_view axis) const {
-  const auto at = std::find(kMeshAxes.begin(), kMeshAxes.end(), axis);
+  const auto* const at = std::find(kMeshAxes.begin(), kMeshAxes.end(), axis);
   LIGNUM_CHECK(at != kMeshAxes.end(), "no mesh axis {}", axis);
   return sizes[static_cast<size_t>(at - kMeshAxes.begin())];
 }

@@ -37,9 +37,16 @@ bool is_cast_to(const Graph& g, Value v, DType dtype) {
   return true;
 }
 
-// The casts that are all that a body reads of some of its params: param -> a node that casts it.
-std::map<Value, int32_t> casts_of(const Graph& body) {
-  std::map<Value, int32_t> casts;
+// What a param is cast to, and a node that does it.
+struct Cast {
+  int32_t node;
+  DType dtype;
+};
+using Casts = std::map<Value, Cast>;
+
+// The casts that are all that a body reads of some of its params.
+Casts casts_of(const Graph& body) {
+  Casts casts;
   std::map<Value, Value> source;                 // what a barrier passes on -> the param that it is
   std::map<Value, bool> other;                   // params that are read otherwise, or in two types
   std::vector<std::pair<Value, Value>> largest;  // a param, and an absmax of it
@@ -57,8 +64,7 @@ std::map<Value, int32_t> casts_of(const Graph& body) {
         source[{id, static_cast<int32_t>(i)}] = *param;
       } else if (const auto dtype = taken_in(body, n, i);
                  dtype && dtype_size(*dtype) < dtype_size(body.type(*param).dtype)) {
-        const int32_t first = casts.emplace(*param, id).first->second;
-        if (taken_in(body, body.node(first), 0) != dtype) other[*param] = true;
+        if (casts.emplace(*param, Cast{id, *dtype}).first->second.dtype != *dtype) other[*param] = true;
       } else if (n.kind == "absmax") {
         largest.emplace_back(*param, Value{id, 0});
       } else {
@@ -70,14 +76,14 @@ std::map<Value, int32_t> casts_of(const Graph& body) {
     if (const std::optional<Value> param = param_of(o.value)) other[*param] = true;
   for (const auto& [param, value] : largest)
     if (const auto cast = casts.find(param);
-        cast != casts.end() && !is_cast_to(body, value, *taken_in(body, body.node(cast->second), 0)))
+        cast != casts.end() && !is_cast_to(body, value, cast->second.dtype))
       other[param] = true;
   for (const auto& [param, read] : other) casts.erase(param);
   return casts;
 }
 
 // The body whose params in `casts` come cast.
-Graph with_cast_params(const Graph& from, const std::map<Value, int32_t>& casts) {
+Graph with_cast_params(const Graph& from, const Casts& casts) {
   Graph to;
   to.name = from.name;
   to.stage = from.stage;
@@ -89,7 +95,7 @@ Graph with_cast_params(const Graph& from, const std::map<Value, int32_t>& casts)
     if (n.kind == "param") {
       const auto cast = casts.find(first);
       if (cast != casts.end()) {
-        n.types[0].dtype = *taken_in(from, from.node(cast->second), 0);
+        n.types[0].dtype = cast->second.dtype;
         narrow[first] = true;
       }
       map[first] = to.param(n.attrs.get<std::string>("name"), n.types[0]);
@@ -133,17 +139,17 @@ Graph hoist_casts(const Graph& from) {
         Node scan = node;
         scan.inputs.assign(inputs.begin(), inputs.end());
         Graph body = hoist_casts(*node.body);
-        std::map<Value, int32_t> casts = casts_of(body);
+        Casts casts = casts_of(body);
         const ir::Scan s = ir::scan_of(node);
         for (int64_t i = 0; i < s.carry; ++i) casts.erase(body.param_value(i));
         ops::Builder b(to);
         for (auto i = static_cast<size_t>(s.carry); i < scan.inputs.size(); ++i) {
           const auto cast = casts.find(body.param_value(static_cast<int64_t>(i)));
           if (cast == casts.end()) continue;
-          const Node& n = body.node(cast->second);
+          const Node& n = body.node(cast->second.node);
           b.tag.path = n.tag.path;  // and nothing else: one cast serves forward and backward
           b.origin = n.origin;
-          scan.inputs[i] = b.convert(scan.inputs[i], *taken_in(body, n, 0));
+          scan.inputs[i] = b.convert(scan.inputs[i], cast->second.dtype);
         }
         scan.body = std::make_shared<Graph>(with_cast_params(body, casts));
         return to.results(to.add(std::move(scan)));

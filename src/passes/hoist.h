@@ -10,6 +10,6 @@ namespace lignum::passes {
 // the whole stack, once for all loops that take it. XLA does so (libtpu 0.0.52, whatever
 // xla_tpu_licm_size_inflation_ratio says): f32 weights in bf16, model shard x 2 bytes, live through forward
 // and backward loops.
-ir::Graph hoist_casts(const ir::Graph& local);
+ir::Graph hoist_casts(const ir::Graph& from);
 
 }  // namespace lignum::passes

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <bit>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -33,18 +34,17 @@ struct Case {
 };
 
 std::vector<std::string> mesh_words(const std::string& mesh, double rows) {
-  std::map<std::string, int64_t, std::less<>> sizes;
-  for (const std::string_view axis : config::kMeshAxes) sizes.emplace(axis, 1);
+  std::map<std::string, std::string, std::less<>> sizes;  // as given: Config says what is wrong with them
+  for (const std::string_view axis : config::kMeshAxes) sizes.emplace(axis, "1");
   int64_t ranks = 1;
   for (size_t at = 0; at < mesh.size();) {
-    const size_t comma = std::min(mesh.find(',', at), mesh.size()), equals = mesh.find('=', at);
-    if (equals < comma) {
-      const int64_t size = std::atoll(mesh.c_str() + equals + 1);
-      sizes[mesh.substr(at, equals - at)] = size;
-      ranks *= std::max<int64_t>(1, size);
-    } else {
-      sizes[mesh.substr(at, comma - at)] = 0;  // Config says what is wrong with it
-    }
+    const size_t comma = std::min(mesh.find(',', at), mesh.size()),
+                 equals = std::min(mesh.find('=', at), comma);
+    const std::string size = mesh.substr(std::min(equals + 1, comma), comma - std::min(equals + 1, comma));
+    sizes[mesh.substr(at, equals - at)] = size.empty() ? "''" : size;
+    int64_t number = 1;
+    std::from_chars(size.data(), size.data() + size.size(), number);
+    if (number > 0 && number <= comm::ThreadWorld::kMaxRanks) ranks *= number;
     at = comma + 1;
   }
   std::vector<std::string> words = {
