@@ -16,10 +16,6 @@ using ir::Node;
 using ir::Role;
 using ir::Value;
 
-constexpr int64_t kAlign =
-    64;  // a cache line: two tensors never share one, so that ranks' threads never do either
-int64_t aligned(int64_t n, int64_t to = kAlign) { return (n + to - 1) / to * to; }
-
 // The distance of a stack's rows.
 int64_t row_bytes(const ir::Type& row) { return row.host ? aligned(row.bytes(), kHostAlign) : row.bytes(); }
 

@@ -34,6 +34,8 @@ Status verify_memory(const Scheduled& step, const MemoryPlan& plan) {
     if (a.base < begin || a.base + a.bytes > end)
       return internal_error("{} lies at {}..{}, outside {}..{}", a.what, a.base, a.base + a.bytes, begin,
                             end);
+    if (a.base % kAlign != 0)
+      return internal_error("{} lies at {}, no multiple of {}", a.what, a.base, kAlign);
     for (size_t j = 0; j < i; ++j) {
       const Allocation& b = plan.allocations[j];
       const bool together = a.host == b.host && a.frame == b.frame && a.first <= b.last && b.first <= a.last;

@@ -16,7 +16,8 @@ int64_t distance(const Allocation& low, const Allocation& high) {
     return written.loop >= 0 && written.loop == read.loop && written.reversed == reversed;
   };
   const auto shifted = [](const RowLife& l, const RowLife& h) {
-    return l.row_bytes + (l.rows - 1) * std::max<int64_t>(0, l.row_bytes - h.row_bytes);
+    // Rows of an odd number of bf16 would bring an f32 stack to an odd place.
+    return aligned(l.row_bytes + (l.rows - 1) * std::max<int64_t>(0, l.row_bytes - h.row_bytes));
   };
   if (loop(high.written, low.read, true)) return shifted(low.read, high.written);
   if (loop(low.written, high.read, false)) return shifted(low.written, high.read);

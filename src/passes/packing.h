@@ -8,6 +8,11 @@
 
 namespace lignum::passes {
 
+// What each allocation's base is a multiple of: a cache line. Two tensors never share one, so that ranks'
+// threads never do either, and every element lies as its type asks.
+inline constexpr int64_t kAlign = 64;
+inline int64_t aligned(int64_t n, int64_t to = kAlign) { return (n + to - 1) / to * to; }
+
 // Gives each allocation its base, from 0, and returns the size of all. Largest first, or by bytes times life,
 // whichever takes less, each at the lowest offset that is free during its life. A stack that a reversed loop
 // writes goes over one that the loop reads: row i is written when rows i + 1 and up of the other have been
