@@ -4,7 +4,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
+#include "ir/copy.h"
 #include "ops/op.h"
 
 namespace lignum::passes {
@@ -48,7 +50,7 @@ using Casts = std::map<Value, Cast>;
 Casts casts_of(const Graph& body) {
   Casts casts;
   std::map<Value, Value> source;                 // what a barrier passes on -> the param that it is
-  std::map<Value, bool> other;                   // params that are read otherwise, or in two types
+  std::set<Value> other;                         // params that are read otherwise, or in two types
   std::vector<std::pair<Value, Value>> largest;  // a param, and an absmax of it
   const auto param_of = [&](Value v) -> std::optional<Value> {
     if (body.node(v).kind == "param") return v;
@@ -64,21 +66,21 @@ Casts casts_of(const Graph& body) {
         source[{id, static_cast<int32_t>(i)}] = *param;
       } else if (const auto dtype = taken_in(body, n, i);
                  dtype && dtype_size(*dtype) < dtype_size(body.type(*param).dtype)) {
-        if (casts.emplace(*param, Cast{id, *dtype}).first->second.dtype != *dtype) other[*param] = true;
+        if (casts.emplace(*param, Cast{id, *dtype}).first->second.dtype != *dtype) other.insert(*param);
       } else if (n.kind == "absmax") {
         largest.emplace_back(*param, Value{id, 0});
       } else {
-        other[*param] = true;
+        other.insert(*param);
       }
     }
   }
   for (const ir::Output& o : body.outputs())
-    if (const std::optional<Value> param = param_of(o.value)) other[*param] = true;
+    if (const std::optional<Value> param = param_of(o.value)) other.insert(*param);
   for (const auto& [param, value] : largest)
     if (const auto cast = casts.find(param);
         cast != casts.end() && !is_cast_to(body, value, cast->second.dtype))
-      other[param] = true;
-  for (const auto& [param, read] : other) casts.erase(param);
+      other.insert(param);
+  for (const Value param : other) casts.erase(param);
   return casts;
 }
 
@@ -88,7 +90,7 @@ Graph with_cast_params(const Graph& from, const Casts& casts) {
   to.name = from.name;
   to.stage = from.stage;
   std::map<Value, Value> map;
-  std::map<Value, bool> narrow;  // values of `from` that are cast already
+  std::set<Value> narrow;  // values of `from` that are cast already
   for (int32_t id = 0; id < static_cast<int32_t>(from.nodes().size()); ++id) {
     Node n = from.node(id);
     const Value first{id, 0};
@@ -96,7 +98,7 @@ Graph with_cast_params(const Graph& from, const Casts& casts) {
       const auto cast = casts.find(first);
       if (cast != casts.end()) {
         n.types[0].dtype = cast->second.dtype;
-        narrow[first] = true;
+        narrow.insert(first);
       }
       map[first] = to.param(n.attrs.get<std::string>("name"), n.types[0]);
       to.set_origin(map[first].node, n.origin);
@@ -106,25 +108,19 @@ Graph with_cast_params(const Graph& from, const Casts& casts) {
       map[first] = map.at(n.inputs[0]);
       continue;
     }
-    for (size_t i = 0; i < n.inputs.size(); ++i) {
-      const bool passed = n.kind == "barrier" && narrow.contains(n.inputs[i]);
-      n.inputs[i] = map.at(n.inputs[i]);
-      if (!passed) continue;
-      narrow[{id, static_cast<int32_t>(i)}] = true;
-      n.types[i].dtype = to.type(n.inputs[i]).dtype;
+    for (size_t i = 0; n.kind == "barrier" && i < n.inputs.size(); ++i) {
+      if (!narrow.contains(n.inputs[i])) continue;
+      narrow.insert({id, static_cast<int32_t>(i)});
+      n.types[i].dtype = to.type(map.at(n.inputs[i])).dtype;
     }
-    const bool widen = n.kind == "absmax" && to.type(n.inputs[0]).dtype != n.types[0].dtype;
-    if (widen) n.types[0].dtype = to.type(n.inputs[0]).dtype;
-    const ir::Tag tag = n.tag;
-    const int32_t origin = n.origin, results = static_cast<int32_t>(n.types.size()),
-                  made = to.add(std::move(n));
-    to.set_origin(made, origin);
-    for (int32_t r = 0; r < results; ++r) map[{id, r}] = {made, r};
-    if (!widen) continue;
+    const DType whole = n.types[0].dtype;
+    if (n.kind == "absmax") n.types[0].dtype = to.type(map.at(n.inputs[0])).dtype;
     ops::Builder b(to);
-    b.tag = tag;
-    b.origin = origin;
-    map[first] = b.convert({made, 0}, from.node(id).types[0].dtype);
+    b.tag = n.tag;
+    b.origin = n.origin;
+    const bool narrowed = n.types[0].dtype != whole && n.kind == "absmax";
+    ir::copy_node(std::move(n), id, to, map);
+    if (narrowed) map[first] = b.convert(map[first], whole);
   }
   for (const ir::Output& o : from.outputs()) to.output(o.name, map.at(o.value), o.alias);
   return to;

@@ -13,34 +13,21 @@
 namespace lignum::train {
 namespace {
 
-using Tensors = std::vector<std::vector<float>>;  // whole, in the order of models::parameters
-
 struct Outcome {
   double loss = 0;
-  Tensors gradients;
+  WholeTensors gradients;
   std::vector<OperandLosses> operands;
 };
-
-int64_t elements_of(const models::Parameter& p) {
-  int64_t n = 1;
-  for (const int64_t d : p.dims) n *= d;
-  return n;
-}
 
 class Side {
  public:
   Side(const config::Config& config, const Setup& setup, const TrainData& data, const ModelFiles* files)
-      : config_(config),
-        setup_(setup),
-        data_(data),
-        files_(files),
-        parameters_(models::parameters(setup.model)) {}
+      : config_(config), setup_(setup), data_(data), files_(files) {}
 
   Result<Outcome> run() {
     LIGNUM_ASSIGN_OR_RETURN(program_, plan::make_program(setup_.step));
     Outcome out;
-    for (const models::Parameter& p : parameters_)
-      out.gradients.emplace_back(static_cast<size_t>(elements_of(p)));
+    out.gradients = zero_tensors(setup_.model);
     LIGNUM_RETURN_IF_ERROR(
         comm::ThreadWorld(static_cast<int>(setup_.ranks)).run([&](comm::Transport& transport) -> Status {
           LIGNUM_ASSIGN_OR_RETURN(const Ranks ranks, Ranks::join(transport));
@@ -64,21 +51,9 @@ class Side {
       LIGNUM_RETURN_IF_ERROR(init_parameters(setup_.model, shards, *executor,
                                              static_cast<uint64_t>(config_.integer("init_weights_seed"))));
     }
-    const BatchInputs inputs(*executor, program_, setup_.step.mesh, ranks.rank());
-    Batch batch(setup_.batch.rows, setup_.batch.seq);
-    for (int64_t m = 0; m < setup_.batch.micro_steps; ++m) {
-      data_.fill(0, row_group(setup_.step.mesh, ranks.rank()), m, batch);
-      inputs.put(batch, m);
-    }
+    put_rows(data_, 0, setup_, program_, ranks.rank(), *executor);
     LIGNUM_RETURN_IF_ERROR(executor->step());
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      if (!writes_shard(program_.params[i], setup_.step.mesh, ranks.rank())) continue;
-      const auto* from = reinterpret_cast<const float*>(executor->output("grad:" + parameters_[i].pattern));
-      for_each_run(parameters_[i].dims, program_.params[i], setup_.step.mesh, ranks.rank(),
-                   [&](int64_t local, int64_t global, int64_t count) {
-                     std::copy_n(from + local, count, out.gradients[i].begin() + global);
-                   });
-    }
+    gather_gradients(setup_.model, shards, *executor, out.gradients);
     if (!ranks.is_first()) return {};
     out.loss = static_cast<double>(read_scalar(*executor, "loss"));
     out.operands = quantization_losses(program_, setup_.step.accumulation, *executor);
@@ -89,12 +64,11 @@ class Side {
   const Setup& setup_;
   const TrainData& data_;
   const ModelFiles* files_;
-  const std::vector<models::Parameter> parameters_;
   plan::Program program_;
 };
 
 // Tensor by tensor, layer by layer.
-void compare(const config::ModelConfig& model, const Tensors& plain, const Tensors& quantised,
+void compare(const config::ModelConfig& model, const WholeTensors& plain, const WholeTensors& quantised,
              StepDifference& out) {
   double plain_squares = 0, quantised_squares = 0, error_squares = 0;
   const std::vector<models::Parameter> parameters = models::parameters(model);

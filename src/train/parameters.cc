@@ -154,4 +154,28 @@ Status read_parameters(const config::ModelConfig& model, const RankShards& shard
   return status;
 }
 
+WholeTensors zero_tensors(const config::ModelConfig& model) {
+  WholeTensors out;
+  for (const models::Parameter& p : models::parameters(model)) {
+    int64_t count = 1;
+    for (const int64_t d : p.dims) count *= d;
+    out.emplace_back(static_cast<size_t>(count));
+  }
+  return out;
+}
+
+void gather_gradients(const config::ModelConfig& model, const RankShards& shards,
+                      const exec::Executor& executor, WholeTensors& out) {
+  const std::vector<models::Parameter> parameters = models::parameters(model);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const passes::Sharding& sharding = shards.program.params[i];
+    if (!writes_shard(sharding, shards.mesh, shards.rank)) continue;
+    const auto* from = reinterpret_cast<const float*>(executor.output("grad:" + parameters[i].pattern));
+    for_each_run(parameters[i].dims, sharding, shards.mesh, shards.rank,
+                 [&](int64_t local, int64_t global, int64_t count) {
+                   std::copy_n(from + local, count, out[i].begin() + global);
+                 });
+  }
+}
+
 }  // namespace lignum::train

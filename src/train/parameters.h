@@ -41,4 +41,12 @@ Status read_parameters(const config::ModelConfig& model, const RankShards& shard
                        const SafetensorsReader& reader, const std::string& prefix, DType dtype,
                        FunctionRef<exec::ParamView(int64_t parameter)> to);
 
+// Whole tensors, in the order of models::parameters.
+using WholeTensors = std::vector<std::vector<float>>;
+WholeTensors zero_tensors(const config::ModelConfig& model);
+// This rank's part of the gradients of a step with outputs=grads (of those ranks that hold the same shard,
+// one writes): ranks may write into one `out` at once.
+void gather_gradients(const config::ModelConfig& model, const RankShards& shards,
+                      const exec::Executor& executor, WholeTensors& out);
+
 }  // namespace lignum::train

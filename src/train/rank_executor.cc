@@ -51,4 +51,14 @@ void BatchInputs::put(const std::vector<int32_t>& from, const Batch& batch, int6
                 to.data + (micro_step * batch.rows + r) * count);
 }
 
+void put_rows(const TrainData& data, int64_t first_row, const Setup& setup, const plan::Program& program,
+              int64_t rank, exec::Executor& executor) {
+  const BatchInputs inputs(executor, program, setup.step.mesh, rank);
+  Batch batch(setup.batch.rows, setup.batch.seq);
+  for (int64_t m = 0; m < setup.batch.micro_steps; ++m) {
+    data.fill(first_row, row_group(setup.step.mesh, rank), m, batch);
+    inputs.put(batch, m);
+  }
+}
+
 }  // namespace lignum::train

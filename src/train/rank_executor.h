@@ -34,6 +34,10 @@ class BatchInputs {
   Input ids_, labels_, positions_, segments_;
 };
 
+// The rows of all micro-steps of the step that begins at first_row.
+void put_rows(const TrainData& data, int64_t first_row, const Setup& setup, const plan::Program& program,
+              int64_t rank, exec::Executor& executor);
+
 inline float read_scalar(const exec::Executor& executor, std::string_view output) {
   return *reinterpret_cast<const float*>(executor.output(output));
 }

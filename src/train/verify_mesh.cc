@@ -13,7 +13,6 @@
 #include "comm/threads.h"
 #include "exec/thread_pool.h"
 #include "models/files.h"
-#include "train/batch_loader.h"
 #include "train/parameters.h"
 #include "train/rank_executor.h"
 
@@ -21,8 +20,8 @@ namespace lignum::train {
 namespace {
 
 struct Outcome {
-  std::vector<double> losses, norms;          // by step
-  std::vector<std::vector<float>> gradients;  // of the first step, by parameter
+  std::vector<double> losses, norms;  // by step
+  WholeTensors gradients;             // of the first step, by parameter
 };
 
 // A configuration on one mesh.
@@ -107,7 +106,7 @@ class RankRun {
     LIGNUM_ASSIGN_OR_RETURN(const auto executor, start(case_.step, ranks, *pool));
     const BatchShape& shape = case_.setup.batch;
     for (int64_t step = 0; step < steps; ++step) {
-      put(case_.step, *executor, ranks.rank(), step * shape.global_rows());
+      put_rows(case_.data, step * shape.global_rows(), case_.setup, case_.step, ranks.rank(), *executor);
       const auto rate = static_cast<float>(case_.setup.schedule.at(step));
       const auto updates = static_cast<int32_t>(step);
       std::memcpy(executor->param("learning_rate"), &rate, sizeof(rate));
@@ -138,31 +137,12 @@ class RankRun {
     return executor;
   }
 
-  void put(const plan::Program& program, exec::Executor& executor, int64_t rank, int64_t first_row) const {
-    const Setup& s = case_.setup;
-    const BatchInputs inputs(executor, program, s.step.mesh, rank);
-    Batch batch(s.batch.rows, s.batch.seq);
-    for (int64_t m = 0; m < s.batch.micro_steps; ++m) {
-      case_.data.fill(first_row, row_group(s.step.mesh, rank), m, batch);
-      inputs.put(batch, m);
-    }
-  }
-
   Status gradients(const Ranks& ranks, Parallel& pool) {
-    const plan::Program& program = case_.gradients;
-    const passes::Mesh& mesh = case_.setup.step.mesh;
-    LIGNUM_ASSIGN_OR_RETURN(const auto executor, start(program, ranks, pool));
-    put(program, *executor, ranks.rank(), 0);
+    const Setup& s = case_.setup;
+    LIGNUM_ASSIGN_OR_RETURN(const auto executor, start(case_.gradients, ranks, pool));
+    put_rows(case_.data, 0, s, case_.gradients, ranks.rank(), *executor);
     LIGNUM_RETURN_IF_ERROR(executor->step().with_context("the first step's gradients"));
-    const std::vector<models::Parameter> parameters = models::parameters(case_.setup.model);
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      if (!writes_shard(program.params[i], mesh, ranks.rank())) continue;
-      const auto* from = reinterpret_cast<const float*>(executor->output("grad:" + parameters[i].pattern));
-      for_each_run(parameters[i].dims, program.params[i], mesh, ranks.rank(),
-                   [&](int64_t local, int64_t global, int64_t count) {
-                     std::copy_n(from + local, count, out_.gradients[i].begin() + global);
-                   });
-    }
+    gather_gradients(s.model, {case_.gradients, s.step.mesh, ranks.rank()}, *executor, out_.gradients);
     return {};
   }
 
@@ -175,11 +155,7 @@ class RankRun {
 // seed: 0 leaves the weights as they are.
 Result<Outcome> run(const Case& c, int64_t steps, uint64_t seed) {
   Outcome out;
-  for (const models::Parameter& p : models::parameters(c.setup.model)) {
-    int64_t count = 1;
-    for (const int64_t d : p.dims) count *= d;
-    out.gradients.emplace_back(static_cast<size_t>(count));
-  }
+  out.gradients = zero_tensors(c.setup.model);
   LIGNUM_RETURN_IF_ERROR(comm::ThreadWorld(static_cast<int>(c.setup.ranks)).run([&](comm::Transport& t) {
     return RankRun(c, t, seed, out).run(steps);
   }));
