@@ -262,4 +262,18 @@ std::vector<std::string> emit_graph(Emitter& out, const Graph& g, std::span<cons
   return names.outputs(g);
 }
 
+std::string emit_slice(Emitter& out, const std::string& v, const Type& t, size_t dim, int64_t first,
+                       int64_t last) {
+  if (first == 0 && last == t.dims[dim]) return v;
+  std::vector<std::string> spans;
+  for (size_t d = 0; d < t.dims.size(); ++d)
+    spans.push_back(d == dim ? fmt::format("{}:{}", first, last) : fmt::format("0:{}", t.dims[d]));
+  Type part = t;
+  part.dims[dim] = last - first;
+  const std::string result = out.fresh();
+  out.line(fmt::format("{} = stablehlo.slice {} [{}] : ({}) -> {}", result, v, fmt::join(spans, ", "),
+                       mlir_type(t), mlir_type(part)));
+  return result;
+}
+
 }  // namespace lignum::ops

@@ -17,4 +17,8 @@ std::vector<std::string> emit_node(Emitter& out, const Op& op, const Site& site,
 std::vector<std::string> emit_graph(Emitter& out, const ir::Graph& graph,
                                     std::span<const std::string> params);
 
+// v[..., first:last, ...] along dim of a tensor of type t; v itself where that is all of it.
+std::string emit_slice(Emitter& out, const std::string& v, const Type& t, size_t dim, int64_t first,
+                       int64_t last);
+
 }  // namespace lignum::ops

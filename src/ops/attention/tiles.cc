@@ -76,19 +76,6 @@ Type with_dim(Type t, size_t dim, int64_t size) {
   return t;
 }
 
-// v[..., first:last, ...] along dim.
-std::string sliced(Emitter& out, const std::string& v, const Type& t, size_t dim, int64_t first,
-                   int64_t last) {
-  if (first == 0 && last == t.dims[dim]) return v;
-  std::vector<std::string> spans;
-  for (size_t d = 0; d < t.dims.size(); ++d)
-    spans.push_back(d == dim ? fmt::format("{}:{}", first, last) : fmt::format("0:{}", t.dims[d]));
-  const std::string result = out.fresh();
-  out.line(fmt::format("{} = stablehlo.slice {} [{}] : ({}) -> {}", result, v, fmt::join(spans, ", "),
-                       mlir_type(t), mlir_type(with_dim(t, dim, last - first))));
-  return result;
-}
-
 std::string joined(Emitter& out, const std::vector<std::string>& parts, const Types& types, size_t dim,
                    const Type& whole) {
   if (parts.size() == 1) return parts[0];
@@ -130,7 +117,7 @@ class Loop {
   // Of input i, whose dim `dim` is the queries, those of this tile.
   Value walked(size_t i, size_t dim) {
     const Type whole = call_.site.in[i], part = plain(whole, dim, range_.last - range_.first);
-    arguments_.push_back(sliced(call_.out, call_.in[i], whole, dim, range_.first, range_.last));
+    arguments_.push_back(emit_slice(call_.out, call_.in[i], whole, dim, range_.first, range_.last));
     return tile_of(graph_.param("walked", part), dim);
   }
   // Positions of the queries of this tile.
@@ -141,7 +128,7 @@ class Loop {
   // Of input i, whose dim 1 is the keys, those of the range.
   Value same(size_t i) {
     const Type whole = call_.site.in[i], part = plain(whole, 1, keys());
-    arguments_.push_back(sliced(call_.out, call_.in[i], whole, 1, range_.first_key, range_.last_key));
+    arguments_.push_back(emit_slice(call_.out, call_.in[i], whole, 1, range_.first_key, range_.last_key));
     inputs_.push_back(graph_.param("same", part));
     ++scan_.invariant;
     return body_->param("same", part);

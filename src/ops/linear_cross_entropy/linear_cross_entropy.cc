@@ -367,10 +367,10 @@ struct LinearCrossEntropy {
     const std::string labels = reshaped(c.out, c.in[2], c.site.in[2], {p.tokens});
     const Type all_hidden{p.dtype, {p.tokens, p.width}, {}}, all_labels{DType::i32, {p.tokens}, {}};
 
-    const std::string in_tiles[] = {reshaped(c.out, sliced(c.out, hidden, all_hidden, 0, whole),
+    const std::string in_tiles[] = {reshaped(c.out, emit_slice(c.out, hidden, all_hidden, 0, 0, whole),
                                              rows_type(all_hidden, whole), {tiles, p.tile, p.width}),
                                     c.in[1],
-                                    reshaped(c.out, sliced(c.out, labels, all_labels, 0, whole),
+                                    reshaped(c.out, emit_slice(c.out, labels, all_labels, 0, 0, whole),
                                              rows_type(all_labels, whole), {tiles, p.tile})};
     const ir::Graph loop = loop_over_tiles({p.dtype, {tiles, p.tile, p.width}, {}}, c.site.in[1],
                                            {DType::i32, {tiles, p.tile}, {}}, form);
@@ -385,8 +385,8 @@ struct LinearCrossEntropy {
       const Value h = g.param("hidden", rest_hidden), w = g.param("weight", c.site.in[1]);
       const Values made = of_tokens(b, h, w, g.param("labels", rest_labels), form);
       for (size_t i = 0; i < made.size(); ++i) g.output(fmt::format("out{}", i), made[i]);
-      const std::string in_rest[] = {sliced(c.out, hidden, all_hidden, whole, p.tokens), c.in[1],
-                                     sliced(c.out, labels, all_labels, whole, p.tokens)};
+      const std::string in_rest[] = {emit_slice(c.out, hidden, all_hidden, 0, whole, p.tokens), c.in[1],
+                                     emit_slice(c.out, labels, all_labels, 0, whole, p.tokens)};
       const std::vector<std::string> more = emit_graph(c.out, g, in_rest);
       for (size_t i = 0; i < out.size(); ++i) {
         const bool is_gradient = p.gradients && (i == 2 || i == 3);
@@ -503,15 +503,6 @@ struct LinearCrossEntropy {
     const std::string result = out.fresh();
     out.line(fmt::format("{} = stablehlo.reshape {} : ({}) -> {}", result, v, mlir_type(from),
                          mlir_type({from.dtype, dims, {}})));
-    return result;
-  }
-  static std::string sliced(Emitter& out, const std::string& v, const Type& t, int64_t begin, int64_t end) {
-    if (begin == 0 && end == t.dims[0]) return v;
-    std::string ranges = fmt::format("{}:{}", begin, end);
-    for (size_t d = 1; d < t.dims.size(); ++d) ranges += fmt::format(", 0:{}", t.dims[d]);
-    const std::string result = out.fresh();
-    out.line(fmt::format("{} = stablehlo.slice {} [{}] : ({}) -> {}", result, v, ranges, mlir_type(t),
-                         mlir_type(rows_type(t, end - begin))));
     return result;
   }
   static std::string added(Emitter& out, const std::string& a, const std::string& b, const Type& t) {
