@@ -190,7 +190,8 @@ struct Bf16Tiles {
   // Up to [32, 32] of C from four tiles of sums, [2][2][16][16].
   static void store_sums(float* sums, const TileProduct& x, int64_t row, int64_t column) {
     const int64_t rows = smaller(32, x.rows - row), columns = smaller(32, x.columns - column);
-    if (x.row_scale != nullptr) scale_sums(sums, x.row_scale + row, rows, x.column_scale + column, columns);
+    if (x.row_scale != nullptr && x.scale_tiles == 0)
+      scale_sums(sums, x.row_scale + row, rows, x.column_scale + column, columns);
     if (x.c_is_bf16) {
       const __mmask32 mask = first(columns);
       for (int64_t i = 0; i < rows; ++i) {
@@ -245,11 +246,46 @@ struct Bf16Tiles {
     }
   }
 
+  // Each part of k that has factors of its own by itself.
+  template <int kA, int kB>
+  static void scaled_parts(const TileProduct& x, const char* a, const char* b, int64_t row, int64_t column,
+                           float* partial) {
+    alignas(64) float total[1024] = {};
+    alignas(64) float sums[1024];
+    const int64_t rows = smaller(32, x.rows - row), columns = smaller(32, x.columns - column);
+    // The tiles of [16, 16] that there are, in `total` and in `partial`.
+    const auto each_vector = [&](auto fn) {
+      for (int i = 0; i < kA; ++i)
+        for (int64_t at = 0; at < kB * 256; at += 16) fn(i * 512 + at, i * x.partial_row + at);
+    };
+    if (x.add) {
+      each_vector(
+          [&](int64_t to, int64_t from) { _mm512_store_ps(total + to, _mm512_load_ps(partial + from)); });
+    }
+    TileProduct part = x;
+    part.k_tiles = x.scale_tiles;
+    const float* row_scale = x.row_scale + row;
+    const float* column_scale = x.column_scale + column;
+    for (int64_t t = 0; t < x.k_tiles; t += x.scale_tiles) {
+      Way::template tile<kA, kB>(part, a + t * kTileBytes, b + t * kTileBytes, nullptr, 0, sums, 512);
+      scale_sums(sums, row_scale, rows, column_scale, columns);
+      each_vector([&](int64_t to, int64_t) {
+        _mm512_store_ps(total + to, Ops::add(_mm512_load_ps(total + to), _mm512_load_ps(sums + to)));
+      });
+      row_scale += x.row_scale_step;
+      column_scale += x.column_scale_step;
+    }
+    if (!x.store) return store_sums(total, x, row, column);
+    each_vector(
+        [&](int64_t from, int64_t to) { _mm512_store_ps(partial + to, _mm512_load_ps(total + from)); });
+  }
+
   template <int kA, int kB>
   static void block(const TileProduct& x, const char* a, const char* b, int64_t row, int64_t column) {
     float* partial =
         x.partial == nullptr ? nullptr : x.partial + row / 16 * x.partial_row + column / 16 * 256;
     alignas(64) float sums[1024];
+    if (x.scale_tiles > 0) return scaled_parts<kA, kB>(x, a, b, row, column, partial);
     if (x.store) {
       Way::template tile<kA, kB>(x, a, b, x.add ? partial : nullptr, x.partial_row, partial, x.partial_row);
       return;

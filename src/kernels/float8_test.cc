@@ -275,5 +275,76 @@ TEST(Float8, RowsAndColumnsAreScaledBeforeTheRounding) {
   }
 }
 
+// A tile's sum is the product of its part of k, scaled; tiles are added in ascending order.
+TEST(Float8, TilesOfKAreScaledByThemselves) {
+  std::vector<Choice> all = choices();
+  for (const Choice& c : choices())
+    if (fp8_accumulation_refusal(Fp8Accumulation::fp16_64, c.isa) == nullptr)
+      all.push_back({c.isa, c.bf16_dot, Fp8Accumulation::fp16_64});
+  struct Sizes {
+    int64_t m, n, k, tile;
+  };
+  for (const Sizes& s :
+       {Sizes{37, 50, 384, 128}, {3, 40, 72, 24}, {70, 33, 2400, 96}, {16, 17, 9, 1}, {5, 90, 64, 64}}) {
+    const auto& [m, n, k, tile] = s;
+    Gemm g{.m = m, .n = n, .k = k, .trans_b = true, .lda = k, .ldb = k, .ldc = n};
+    g.a = DType::f8e4m3fn;
+    g.b = DType::f8e5m2;
+    const Codes a(g.a, m * k, 1), b(g.b, n * k, 2);
+    Buffer rows(DType::f32, k / tile * m), columns(DType::f32, k / tile * n);
+    rows.fill_normal(3);
+    columns.fill_normal(4);
+    for (const Choice& choice : all) {
+      std::vector<float> want(static_cast<size_t>(m * n));
+      Gemm part = g;
+      part.k = tile;
+      Buffer sums(DType::f32, m * n);
+      Workspace space(gemm_workspace(part, 1));
+      for (int64_t t = 0; t < k / tile; ++t) {
+        // Where the whole is fma's business because of its tiles, so is a part.
+        const Bf16Dot dot = tile % 32 == 0 ? choice.bf16_dot : Bf16Dot::fma;
+        gemm_serial({choice.isa, dot, choice.fp8_accumulation}, part,
+                    static_cast<const char*>(a.codes.data()) + t * tile,
+                    static_cast<const char*>(b.codes.data()) + t * tile, sums.data(), space.data());
+        for (int64_t i = 0; i < m * n; ++i) {
+          const float scaled =
+              sums.floats()[i] * rows.floats()[t * m + i / n] * columns.floats()[t * n + i % n];
+          want[static_cast<size_t>(i)] = t == 0 ? scaled : want[static_cast<size_t>(i)] + scaled;
+        }
+      }
+      for (const bool across : {false, true}) {
+        Gemm whole = g;
+        whole.row_scale = rows.floats();
+        whole.column_scale = columns.floats();
+        whole.scale_k = tile;
+        whole.c = across ? DType::bf16 : DType::f32;
+        Codes at(g.a, m * k, 1);
+        if (across) {
+          whole.trans_a = true;
+          whole.lda = m;
+          for (int64_t i = 0; i < m; ++i)
+            for (int64_t p = 0; p < k; ++p)
+              static_cast<uint8_t*>(at.codes.data())[p * m + i] =
+                  static_cast<const uint8_t*>(a.codes.data())[i * k + p];
+        }
+        ASSERT_TRUE(gemm_supported(whole).ok()) << gemm_supported(whole).message();
+        Buffer got(whole.c, m * n, 1);
+        Workspace workspace(gemm_workspace(whole, 2));
+        TestThreads two(2);
+        gemm(choice, whole, at.codes.data(), b.codes.data(), got.data(), workspace.data(), two);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < m * n; ++i) {
+          const float w = want[static_cast<size_t>(i)];
+          wrong += got.at(i) != (across ? to_float(bf16(w)) : w);
+        }
+        EXPECT_EQ(wrong, 0) << isa_name(choice.isa) << " " << bf16_dot_name(choice.bf16_dot) << " " << k
+                            << " by " << tile << across;
+      }
+    }
+  }
+  Gemm g{.m = 1, .n = 1, .k = 8, .lda = 8, .ldb = 1, .ldc = 1, .scale_k = 4};
+  EXPECT_NE(gemm_supported(g).message().find("scale_k is 4"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lignum::kernels

@@ -75,6 +75,9 @@ Status gemm_supported(const Gemm& g) {
   LIGNUM_RETURN_IF_ERROR(check_dtype("c", g.c, false));
   if ((g.row_scale == nullptr) != (g.column_scale == nullptr))
     return user_error("gemm: one of row_scale and column_scale is given; give both or neither");
+  if (g.scale_k < 0 || (g.scale_k > 0 && (g.row_scale == nullptr || g.k % g.scale_k != 0)))
+    return user_error("gemm: scale_k is {}; it divides k, {}, and goes with row_scale and column_scale",
+                      g.scale_k, g.k);
   for (auto [name, size] : {std::pair{"m", g.m}, {"n", g.n}, {"k", g.k}, {"batch", g.batch}}) {
     if (size < 0) return user_error("gemm: {} is {}; sizes are 0 or more", name, size);
   }
@@ -91,14 +94,15 @@ GemmScratch gemm_scratch(const Gemm& g) {
   s.b = round_up(std::max((mc + 13) / 14 * 16, (mc + 5) / 6 * 8) * kc, 16);
   s.partial = s.b + round_up(nc, 32) * kc;
   s.end = s.partial;
-  if (g.c == DType::bf16 && g.k > kGemmKc) s.end += round_up(std::min(g.m, kGemmPartialRows) * nc, 16);
+  if (g.c == DType::bf16 && g.k > std::min(kGemmKc, scaled_tile(g)))
+    s.end += round_up(std::min(g.m, kGemmPartialRows) * nc, 16);
   // A in fp32, for the path that reads B's lines as they lie.
   if (g.m <= kGemmLinesRows) s.end = std::max(s.end, round_up(g.m * g.k, 16));
   return s;
 }
 
 GemmScratch float8_scratch(const Gemm& g) {
-  const int64_t block = float8_block(g.k), pairs = (std::min(g.k, block) + 1) / 2;
+  const int64_t block = float8_block(scaled_tile(g)), pairs = (std::min(g.k, block) + 1) / 2;
   const int64_t nc = std::min(g.n, kGemmNc), mc = std::min(g.m, kGemmMc);
   GemmScratch s;
   s.a = kGemmMc + kGemmNc;  // what undoes the powers of rows and columns

@@ -9,6 +9,12 @@
 // factor before that. (Payloads and signs of NaN are not covered.) NaN and infinity propagate, k = 0 gives
 // zeros.
 //
+// Where tiles of k have factors of their own (scale_k), a block also ends where a tile does, and each block's
+// sum is multiplied by the factors of its tile's row and then of its column before it is added, in ascending
+// order. So it is in the ways below, too, in each of which a tile's sum begins from 0: by pairs a tile is one
+// block (amx and vdpbf16ps take tiles that are multiples of 32, other tiles are fma's business), by fp16
+// blocks are of 512, or a tile up to 704.
+//
 // So it is where Choice::bf16_dot is fma or an operand is f32. Dots of two operands of bf16 or less in the
 // other ways are a function of the same and nothing else, too, but their sums go by pairs of k:
 //   vdpbf16ps: one chain over all k; of a pair the odd k's product is added first, then the even k's;
@@ -48,9 +54,12 @@ struct Gemm {
   // Elements from one matrix of the batch to the next; 0 for A or B repeats it, the matrices of C do not
   // overlap.
   int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
-  // Factors of C's rows [m] and columns [n], both or neither, of each matrix of the batch.
+  // Factors of C's rows [m] and columns [n], both or neither, of each matrix of the batch. scale_k > 0, which
+  // divides k: of each tile of so many products, row_scale [k / scale_k, m] and column_scale [k / scale_k,
+  // n].
   const float* row_scale = nullptr;
   const float* column_scale = nullptr;
+  int64_t scale_k = 0;
 };
 
 // ok, or a user error that names the field, its value and what is allowed.

@@ -23,7 +23,7 @@ constexpr int64_t kPairLines = 2 * kTileLines;
 struct Plan {
   bool long_rows = true;
   int64_t longer = 0, shorter = 0;
-  int64_t k_blocks = 1, kc = 0;  // kc: a multiple of 32 unless it is all of k
+  int64_t k_blocks = 1, kc = 0;  // kc: a multiple of 32, and of scale_k, unless it is all of k
   bool shared = false;
   int64_t parts = 1;        // of the longer side
   int64_t block_lines = 0;  // of the longer side, in L2
@@ -36,7 +36,8 @@ struct Plan {
     longer = std::max(g.m, g.n);
     shorter = std::min(g.m, g.n);
     k_blocks = tiles_of(g.k, kMostK);
-    kc = k_blocks == 1 ? g.k : round_up(tiles_of(g.k, k_blocks), kTileK);
+    const int64_t unit = g.scale_k > 0 ? g.scale_k : kTileK;
+    kc = k_blocks == 1 ? g.k : tiles_of(tiles_of(g.k, k_blocks), unit) * unit;
     k_blocks = tiles_of(g.k, kc);
     const int64_t line = round_up(kc, kTileK) * 2;
     const int64_t most = std::max(kPairLines, kLongBytes / line / kPairLines * kPairLines);
@@ -104,8 +105,12 @@ class Product {
       t.ldc = g_.ldc;
       t.c_is_bf16 = g_.c == DType::bf16;
       if (g_.row_scale != nullptr) {
-        t.row_scale = g_.row_scale + row;
-        t.column_scale = g_.column_scale + column;
+        const int64_t tile = g_.scale_k > 0 ? block * plan_.kc / g_.scale_k : 0;
+        t.row_scale = g_.row_scale + tile * g_.m + row;
+        t.column_scale = g_.column_scale + tile * g_.n + column;
+        t.scale_tiles = g_.scale_k / kTileK;
+        t.row_scale_step = g_.m;
+        t.column_scale_step = g_.n;
       }
       path_.multiply(t);
     }

@@ -9,6 +9,7 @@ namespace lignum::kernels {
 template <class Way>
 struct GemmBf16 {
   static const char* refuses(const Gemm& g) {
+    if (g.scale_k % kTileK != 0) return "its tiles of k are no multiples of 32";
     return g.a != DType::f32 && g.b != DType::f32 ? nullptr : "an operand is f32";
   }
   static void multiply(const TileProduct& x) {

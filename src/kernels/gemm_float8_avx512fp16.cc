@@ -265,11 +265,13 @@ struct Float8Gemm {
         if (n <= 0) break;
         __m512 v = _mm512_mul_ps(_mm512_load_ps(&sum[i][at]), undo);
         v = _mm512_mul_ps(v, F32::load_n(out.undo_columns + at, n));
-        if (out.add != nullptr) v = _mm512_add_ps(F32::load_n(out.add + i * out.ld_add + at, n), v);
-        if (out.row_scale != nullptr) {
+        const auto scale = [&] {
           v = _mm512_mul_ps(v, _mm512_set1_ps(out.row_scale[i]));
           v = _mm512_mul_ps(v, F32::load_n(out.column_scale + at, n));
-        }
+        };
+        if (out.scales_part) scale();
+        if (out.add != nullptr) v = _mm512_add_ps(F32::load_n(out.add + i * out.ld_add + at, n), v);
+        if (out.row_scale != nullptr && !out.scales_part) scale();
         const int64_t to = i * out.ldc + at;
         if (out.c_is_bf16) {
           F32::store_n(static_cast<uint16_t*>(out.c) + to, v, n);
@@ -281,7 +283,7 @@ struct Float8Gemm {
   }
 
   // GemmLoop's. What undoes the powers of rows and columns stands in front of the panels.
-  static int64_t block_of(const Gemm& g) { return float8_block(g.k); }
+  static int64_t block_of(const Gemm& g) { return float8_block(scaled_tile(g)); }
   static void pack_a(const Gemm& g, const GemmScratch& scratch, const void* a, int64_t i, int64_t rows,
                      int64_t p, int64_t kc, float* workspace) {
     const Lines x{static_cast<const uint8_t*>(a), g.lda, g.trans_a};

@@ -20,7 +20,8 @@ struct GemmLoop {
   static void block(const Gemm& g, const GemmScratch& scratch, const void* a, const void* b, void* c,
                     int64_t row, int64_t rows, int64_t column, int64_t columns, float* workspace) {
     constexpr int64_t kMc = Blocks::kMc;
-    const int64_t block = Blocks::block_of(g);
+    const int64_t tile = scaled_tile(g);
+    const int64_t block = smaller(Blocks::block_of(g), tile);
     const bool bf16_c = g.c == DType::bf16;
     const bool partial = bf16_c && g.k > block;
     const int64_t row_step = partial ? kGemmPartialRows : rows;
@@ -28,8 +29,8 @@ struct GemmLoop {
       const int64_t r1 = smaller(r0 + row_step, row + rows);
       for (int64_t j = column; j < column + columns; j += kGemmNc) {
         const int64_t nc = smaller(kGemmNc, column + columns - j);
-        for (int64_t p = 0; p < g.k; p += block) {
-          const int64_t kc = smaller(block, g.k - p);
+        for (int64_t p = 0, kc = 0; p < g.k; p += kc) {
+          kc = smaller(block, tile - p % tile);
           const bool last = p + kc == g.k;
           Blocks::pack_b(g, scratch, b, j, nc, p, kc, workspace);
           for (int64_t i = r0; i < r1; i += kMc) {
@@ -49,9 +50,10 @@ struct GemmLoop {
                   partial ? workspace + scratch.partial + (i - r0) * nc : static_cast<const float*>(out.c);
               out.ld_add = partial ? nc : g.ldc;
             }
-            if (last && g.row_scale != nullptr) {
-              out.row_scale = g.row_scale + i;
-              out.column_scale = g.column_scale + j;
+            out.scales_part = g.scale_k > 0;
+            if (g.row_scale != nullptr && (last || out.scales_part)) {
+              out.row_scale = g.row_scale + p / tile * g.m + i;
+              out.column_scale = g.column_scale + p / tile * g.n + j;
             }
             Blocks::multiply(scratch, mc, nc, kc, workspace, out);
           }

@@ -18,6 +18,9 @@ constexpr int64_t kGemmLinesRows = 4;  // rows up to which B's lines are read as
 // A block of k of the path of 8-bit floats by fp16: all of it, where it is not much more than a block.
 constexpr int64_t float8_block(int64_t k) { return k <= 704 ? k : 512; }
 
+// The products that share a row's and a column's factor.
+inline int64_t scaled_tile(const Gemm& g) { return g.scale_k > 0 ? g.scale_k : g.k; }
+
 // Where each part of a thread's workspace begins, in floats.
 struct GemmScratch {
   int64_t a = 0, b = 0, partial = 0, end = 0;

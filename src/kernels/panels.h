@@ -147,6 +147,17 @@ struct Panels {
         }
       }
     }
+    const auto scale = [&] {
+      LIGNUM_UNROLL
+      for (int j = 0; j < kV; ++j) {
+        const V column = Ops::load_n(out.column_scale + j * kWidth,
+                                     static_cast<int>(smaller(kWidth, out.columns - j * kWidth)));
+        LIGNUM_UNROLL
+        for (int i = 0; i < kR; ++i)
+          sum[i][j] = Ops::mul(Ops::mul(sum[i][j], Ops::set1(out.row_scale[i])), column);
+      }
+    };
+    if (out.scales_part) scale();
     if (out.add != nullptr) {
       LIGNUM_UNROLL
       for (int i = 0; i < kR; ++i) {
@@ -159,16 +170,7 @@ struct Panels {
         }
       }
     }
-    if (out.row_scale != nullptr) {
-      LIGNUM_UNROLL
-      for (int j = 0; j < kV; ++j) {
-        const V column = Ops::load_n(out.column_scale + j * kWidth,
-                                     static_cast<int>(smaller(kWidth, out.columns - j * kWidth)));
-        LIGNUM_UNROLL
-        for (int i = 0; i < kR; ++i)
-          sum[i][j] = Ops::mul(Ops::mul(sum[i][j], Ops::set1(out.row_scale[i])), column);
-      }
-    }
+    if (out.row_scale != nullptr && !out.scales_part) scale();
     LIGNUM_UNROLL
     for (int i = 0; i < kR; ++i) {
       LIGNUM_UNROLL

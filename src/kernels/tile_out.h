@@ -6,7 +6,7 @@
 namespace lignum::kernels {
 
 // c[i * ldc + j] = the tile (+ add[i * ld_add + j] if add) (* row_scale[i] * column_scale[j] if these), for
-// j < columns.
+// j < columns; with scales_part the tile is scaled before `add` is added.
 struct TileOut {
   const float* add = nullptr;
   int64_t ld_add = 0;
@@ -16,6 +16,7 @@ struct TileOut {
   int columns = 0;
   const float* row_scale = nullptr;
   const float* column_scale = nullptr;
+  bool scales_part = false;
 
   // The tile i rows below and j columns beside.
   [[gnu::always_inline]] TileOut at(int64_t i, int64_t j) const {

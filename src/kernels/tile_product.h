@@ -36,9 +36,12 @@ struct TileProduct {
   void* c = nullptr;
   int64_t ldc = 0;  // elements
   bool c_is_bf16 = false;
-  // Factors of C's rows and columns, both or neither: of the sums that go to C.
+  // Factors of C's rows and columns, both or neither: of the sums that go to C. scale_tiles > 0: of each
+  // scale_tiles tiles of k, whose sum begins from zero, is scaled and added to those before; from one's
+  // factors to the next's are that many floats.
   const float* row_scale = nullptr;
   const float* column_scale = nullptr;
+  int64_t scale_tiles = 0, row_scale_step = 0, column_scale_step = 0;
 };
 
 }  // namespace lignum::kernels
