@@ -160,13 +160,15 @@ void Config::note_without_effect() {
     if (is_set(key) && quantization != "fp8_full")
       notes_.push_back(fmt::format("{} has no effect with quantization={}: only fp8_full reads it", key,
                                    quantization.empty() ? "''" : quantization));
-  for (const std::string_view key : {"quantization_scales", "fp8_accumulation"})
+  for (const std::string_view key :
+       {"quantization_scales", "bwd_stochastic_rounding", "stochastic_rounding_seed", "fp8_accumulation"})
     if (is_set(key) && quantization.empty() &&
-        (key == "quantization_scales" || text("quantization_rules").empty()))
+        (key == "quantization_scales" || key == "bwd_stochastic_rounding" ||
+         text("quantization_rules").empty()))
       notes_.push_back(fmt::format("{} has no effect: nothing is quantised by `quantization`", key));
   if (boolean("use_qwix_quantization")) return;
-  for (const std::string_view key :
-       {"quantization_metrics", "save_quant_stats_path", "load_quant_stats_path"})
+  for (const std::string_view key : {"quantization_metrics", "save_quant_stats_path", "load_quant_stats_path",
+                                     "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"})
     if (is_set(key)) notes_.push_back(fmt::format("{} has no effect: nothing is quantised", key));
 }
 

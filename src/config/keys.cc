@@ -274,9 +274,8 @@ std::vector<Row> own_rows() {
           .ours(""),
       text("quantization_scales",
            "with `quantization`: axis: each index of dims that are not contracted has its own, as in Qwix; "
-           "tensor: one a "
-           "tensor")
-          .of({"axis", "tensor"})
+           "tensor: one a tensor; blockwise: 1 x 128 of activations and gradients, 128 x 128 of weights")
+          .of({"axis", "tensor", "blockwise"})
           .ours("axis"),
       text("save_quant_stats_path",
            "a file into which a run writes how far each operand of a quantised dot reached, layer by layer")
@@ -287,6 +286,18 @@ std::vector<Row> own_rows() {
           "what saturates and underflows in each operand of a quantised dot, its scale and relative error, "
           "layer by layer, in quantization.jsonl on the steps that get a line")
           .ours("false"),
+      text("bwd_stochastic_rounding",
+           "with `quantization`: uniform: gradients go up or down by chance, the nearer 8-bit float being "
+           "more "
+           "likely; none: to the nearest")
+          .of({"none", "uniform"})
+          .ours("none"),
+      integer("stochastic_rounding_seed", 0, kMaxSeed, "seed of that, also where a rule asks for it")
+          .ours("0"),
+      integer("num_layers_at_start_in_bf16", 0, 1 << 16,
+              "the first layers whose dots stay as they are where others are quantised")
+          .ours("0"),
+      integer("num_layers_at_end_in_bf16", 0, 1 << 16, "likewise the last layers").ours("0"),
       text("fp8_accumulation",
            "of dots of 8-bit floats on a CPU: fp32: exact products, sums in f32; fp16_64: fp16 FMA, promoted "
            "to "

@@ -362,6 +362,17 @@ Result<ModelConfig> model_from_config(const Config& config) {
     }
   }
   LIGNUM_RETURN_IF_ERROR(validate(model, what));
+  const int64_t first = config.integer("num_layers_at_start_in_bf16"),
+                last = config.integer("num_layers_at_end_in_bf16");
+  if (first + last > model.layers)
+    return user_error(
+        "num_layers_at_start_in_bf16={} and num_layers_at_end_in_bf16={}: {} has {} layers; lower one of "
+        "them",
+        first, last, what, model.layers);
+  if (config.boolean("use_qwix_quantization")) {
+    for (const int64_t layer : {first, model.layers - last})
+      if (layer > 0 && layer < model.layers) model.loop_breaks.at.push_back(layer);
+  }
   return model;
 }
 

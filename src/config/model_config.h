@@ -40,6 +40,13 @@ inline constexpr int64_t kMaxLayers = 1 << 16;
 enum class Activation { silu, gelu_tanh };  // of the MLP
 enum class Norm { rms, layer };             // layer: with a bias
 
+// Layers that begin a loop of their own, ascending. The mathematics is the same with any: they take no part
+// in comparisons.
+struct LoopBreaks {
+  std::vector<int64_t> at;
+  friend bool operator==(const LoopBreaks&, const LoopBreaks&) { return true; }
+};
+
 struct ModelConfig {
   std::string family = "llama";  // llama, mistral, qwen3, gemma2, gemma3, gpt2
   int64_t vocab_size = 0;
@@ -70,6 +77,7 @@ struct ModelConfig {
   std::optional<RopeConfig> local_rope;  // of sliding layers, where it differs from the others'
   int64_t max_position = 2048;
   double initializer_range = 0.02;
+  LoopBreaks loop_breaks;
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
@@ -93,7 +101,8 @@ std::vector<std::string_view> preset_names();
 Result<ModelConfig> preset(std::string_view name);
 
 // model_path, else model_name; model_name=default is the base_* keys. A shape key that is set beside
-// model_path is an error; beside a preset it needs override_model_config=true, as in MaxText.
+// model_path is an error; beside a preset it needs override_model_config=true, as in MaxText. Loops break
+// where num_layers_at_start_in_bf16 and num_layers_at_end_in_bf16 ask for it.
 Result<ModelConfig> model_from_config(const Config& config);
 
 // The limits above; the message names Hugging Face's field.

@@ -57,4 +57,23 @@ LIGNUM_INLINE F float8_of(float x) {
   return F{static_cast<uint8_t>(code | ((u >> 24) & 0x80u))};
 }
 
+// To one of the two neighbours, the nearer one more often: what is dropped is added to as many of the random
+// bits, and what that makes is truncated; below the smallest normal, 24 random bits are a part of the grid's
+// step. A value of the format stays itself. Saturating, NaN kept.
+template <class F>
+LIGNUM_INLINE F float8_stochastic(float x, uint32_t random) {
+  constexpr int kDrop = 23 - F::kMantissa;
+  const uint32_t u = __builtin_bit_cast(uint32_t, x);
+  const uint32_t a = u & 0x7fffffffu;
+  uint32_t code =
+      ((a + (random >> (32 - kDrop))) >> kDrop) - (static_cast<uint32_t>(127 - F::kBias) << F::kMantissa);
+  const bool tiny = a < (static_cast<uint32_t>(128 - F::kBias) << 23);
+  const float steps = __builtin_bit_cast(float, tiny ? a : 0u) * (1.0f / kFloat8Grid<F>);
+  const float part = static_cast<float>(static_cast<int32_t>(random >> 8)) * 0x1p-24f;
+  code = tiny ? static_cast<uint32_t>(static_cast<int32_t>(steps + part)) : code;
+  code = code > F::kLargest ? F::kLargest : code;
+  code = a > 0x7f800000u ? F::kNan : code;
+  return F{static_cast<uint8_t>(code | ((u >> 24) & 0x80u))};
+}
+
 }  // namespace lignum::kernels

@@ -14,6 +14,8 @@
 namespace lignum::kernels {
 namespace {
 
+using Dims = std::vector<int64_t>;
+
 using testing::Buffer;
 using testing::Workspace;
 constexpr DType kFormats[] = {DType::f8e4m3fn, DType::f8e5m2};
@@ -344,6 +346,91 @@ TEST(Float8, TilesOfKAreScaledByThemselves) {
   }
   Gemm g{.m = 1, .n = 1, .k = 8, .lda = 8, .ldb = 1, .ldc = 1, .scale_k = 4};
   EXPECT_NE(gemm_supported(g).message().find("scale_k is 4"), std::string::npos);
+}
+
+// By float8_stochastic's words, in double; the codes of neighbours are neighbours.
+uint8_t by_chance(DType format, double x, uint32_t random) {
+  const int mantissa = format == DType::f8e4m3fn ? 3 : 2, bias = format == DType::f8e4m3fn ? 7 : 15;
+  const double limit = format == DType::f8e4m3fn ? 448 : 57344, a = std::fabs(x);
+  if (!std::isfinite(x)) return by_base(format, static_cast<float>(x));
+  const bool tiny = a < std::ldexp(1, 1 - bias);
+  const double step = std::ldexp(1, (tiny ? 1 - bias : std::ilogb(a)) - mantissa);
+  const double part =
+      tiny ? std::ldexp(random >> 8, -24) : std::ldexp(random >> (9 + mantissa), mantissa - 23);
+  return by_base(format,
+                 static_cast<float>(std::copysign(std::min(std::floor(a / step + part) * step, limit), x)));
+}
+
+TEST(Float8, StochasticRoundingIsAFunctionOfItsCounter) {
+  const Dims dims = {3, 5, 37};
+  constexpr int64_t kRow = int64_t{5} * 37, kCount = 3 * kRow;
+  const int32_t keys[] = {7, -1, 123456};
+  constexpr uint64_t kStream = 0x123456789abcdef;
+  for (const DType format : kFormats) {
+    for (const DType type : kEdgeTypes) {
+      Buffer x(type, kCount, 1), one(type, 1), each(type, kCount);
+      x.fill_normal(4, 3);
+      for (int64_t i = 0; i < kCount; i += 9) x.set(i, x.at(i) * (i % 2 == 0 ? 1e-3 : 1e6));
+      x.set(3, std::numeric_limits<double>::infinity());
+      x.set(4, std::numeric_limits<double>::quiet_NaN());
+      one.set(0, 1);
+      for (int64_t i = 0; i < kCount; ++i) each.set(i, 1);
+      for (const Isa isa : available_isas()) {
+        for (const Dims& scales : {Dims{1, 1, 1}, dims}) {
+          std::vector<uint8_t> q(kCount);
+          TestThreads two(2);
+          row_kernels({isa}).quantize_stochastic({dims, scales}, {type, x.data()},
+                                                 {type, scales == dims ? each.data() : one.data()}, keys,
+                                                 kStream, {format, q.data()}, two);
+          int64_t wrong = 0;
+          for (int64_t i = 0; i < kCount; ++i) {
+            const auto group = static_cast<uint32_t>(i % kRow / 4);
+            const auto words =
+                philox4x32({group, 0, static_cast<uint32_t>(keys[i / kRow]), 0},
+                           {static_cast<uint32_t>(kStream), static_cast<uint32_t>(kStream >> 32)});
+            const uint8_t got = q[static_cast<size_t>(i)];
+            wrong += std::isnan(x.at(i))
+                         ? !is_nan(format, got)
+                         : got != by_chance(format, x.at(i), words[static_cast<size_t>(i % kRow % 4)]);
+          }
+          EXPECT_EQ(wrong, 0) << isa_name(isa) << " " << dtype_name(type) << " to " << dtype_name(format);
+        }
+      }
+    }
+  }
+}
+
+TEST(Float8, StochasticRoundingKeepsTheMean) {
+  constexpr int64_t kCount = 1 << 16;
+  const Dims dims = {1, kCount}, scales = {1, 1};
+  const int32_t key = 5;
+  for (const DType format : kFormats) {
+    // Between neighbours, on one, below the smallest normal, and past the last.
+    const double grid = format == DType::f8e4m3fn ? 0x1p-9 : 0x1p-16;
+    const double largest = format == DType::f8e4m3fn ? 448 : 57344;
+    for (const double value : {1.06, -300.25, 3.5, 2.3 * grid, 0.01 * grid, 2 * largest}) {
+      Buffer x(DType::f32, kCount), one(DType::f32, 1);
+      one.set(0, 1);
+      for (int64_t i = 0; i < kCount; ++i) x.set(i, value);
+      Buffer q(format, kCount);
+      Serial serial;
+      row_kernels({best_isa()})
+          .quantize_stochastic({dims, scales}, {DType::f32, x.data()}, {DType::f32, one.data()}, &key, 1,
+                               {format, q.data()}, serial);
+      double sum = 0, least = q.at(0), most = q.at(0);
+      for (int64_t i = 0; i < kCount; ++i) {
+        sum += q.at(i);
+        least = std::min(least, q.at(i));
+        most = std::max(most, q.at(i));
+      }
+      const double want = std::clamp(value, -largest, largest);
+      EXPECT_LE(least, want);
+      EXPECT_GE(most, want);
+      // Five standard deviations of the mean of so many draws between two neighbours.
+      EXPECT_NEAR(sum / kCount, want, 5 * 0.5 * (most - least) / std::sqrt(kCount)) << value;
+      if (value == 3.5 || value > largest) EXPECT_EQ(least, most);
+    }
+  }
 }
 
 }  // namespace

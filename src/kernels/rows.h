@@ -121,6 +121,13 @@ struct Tiles {
   std::span<const int64_t> dims, scales;
 };
 
+// What the random bits of elements `first`, ... of a row of a tensor depend on (quantize_stochastic).
+struct RowNoise {
+  uint64_t stream;
+  uint32_t row;
+  int64_t first;
+};
+
 struct RowTable;  // the inner loops of one ISA (rows_table.h)
 
 class RowKernels {
@@ -194,6 +201,11 @@ class RowKernels {
   // q = x / scale, x and the quotient rounded to scale's type, then clipped to q's finite range and rounded
   // to nearest even; NaN is kept. scale has x's type, or is bf16 where x is f32; q is E4M3 or E5M2.
   void quantize(const Tiles&, In x, In scale, Out q, Parallel&) const;
+  // The same but for the last rounding: each quotient goes to one of its neighbours, to the nearer one more
+  // often (float8_stochastic in float8.h). Element i (row-major) of row r of dim 0 by word i mod 4 of
+  // philox4x32({i / 4, as two words, keys[r], 0}, stream): a function of these and of nothing else.
+  void quantize_stochastic(const Tiles&, In x, In scale, const int32_t* keys, uint64_t stream, Out q,
+                           Parallel&) const;
   // y = x * scale. All of one edge type. In place.
   void scale_tiles(const Tiles&, In x, In scale, Out y, Parallel&) const;
   // out = g where |x| <= bound, else 0. g and out of one edge type, x and bound of one; g, x and out of the

@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "kernels/float8.h"
 #include "kernels/math.h"
+#include "kernels/philox.h"
 #include "kernels/rows_table.h"
 
 // An output may be an input (in place) but never overlaps one partly: no dependence between iterations.
@@ -120,6 +121,7 @@ constexpr RowTable kTable = {
     .absmax_columns = {absmax_columns<float>, absmax_columns<bf16>},
     .quantize = LIGNUM_QUANTIZE_TABLE(quantize),
     .quantize_columns = LIGNUM_QUANTIZE_TABLE(quantize_columns),
+    .quantize_stochastic = LIGNUM_QUANTIZE_TABLE(quantize_stochastic),
     .scale_tiles = {scale_tiles<float>, scale_tiles<bf16>},
     .scale_columns = {scale_columns<float>, scale_columns<bf16>},
     .clip_gradient = LIGNUM_CLIP_TABLE(clip_gradient),

@@ -67,6 +67,26 @@ void quantize_columns(int64_t n, const void* xs, const void* scales, void* qs) {
   for (int64_t i = 0; i < n; ++i) q[i] = float8_of<F>(rounded<S>(rounded<S>(load(x, i)) / load(scale, i)));
 }
 
+// step 0: one scale.
+template <class T, class S, class F>
+void quantize_stochastic(int64_t n, const void* xs, const void* scales, int64_t step, const RowNoise& noise,
+                         void* qs) {
+  const T* x = typed<T>(xs);
+  const S* scale = typed<S>(scales);
+  F* q = typed<F>(qs);
+  uint32_t words[kNoiseWords];
+  for (int64_t at = 0; at < n;) {
+    const int64_t index = noise.first + at, skip = index % 4;
+    const int64_t count = n - at < kNoiseWords - skip ? n - at : kNoiseWords - skip;
+    noise_words(static_cast<uint64_t>(index / 4), noise.row, noise.stream, words);
+    for (int64_t i = 0; i < count; ++i) {
+      const float quotient = rounded<S>(rounded<S>(load(x, at + i)) / load(scale, (at + i) * step));
+      q[at + i] = float8_stochastic<F>(quotient, words[skip + i]);
+    }
+    at += count;
+  }
+}
+
 template <class T>
 void scale_tiles(int64_t n, const void* xs, float scale, void* ys) {
   const T* x = typed<T>(xs);

@@ -105,6 +105,13 @@ int edge_of(DType type) {
   return type == DType::f32 ? kF32 : kBf16;
 }
 
+int quantize_way(In x, In scale, Out q) {
+  const bool narrows = x.type == DType::f32 && scale.type == DType::bf16;
+  LIGNUM_CHECK((scale.type == x.type || narrows) && is_float8(q.type), "quantising {} by {} to {}",
+               dtype_name(x.type), dtype_name(scale.type), dtype_name(q.type));
+  return narrows ? kF32ByBf16 : edge_of(x.type) == kF32 ? kByF32 : kByBf16;
+}
+
 float value_at(In x, int64_t i) {
   return x.type == DType::f32 ? static_cast<const float*>(x.data)[i]
                               : to_float(static_cast<const bf16*>(x.data)[i]);
@@ -150,10 +157,7 @@ void RowKernels::absmax(const Tiles& tiles, In x, Out y, void* workspace, Parall
 
 void RowKernels::quantize(const Tiles& tiles, In x, In scale, Out q, Parallel& parallel) const {
   const Grid grid(tiles);
-  const bool narrows = x.type == DType::f32 && scale.type == DType::bf16;
-  LIGNUM_CHECK((scale.type == x.type || narrows) && is_float8(q.type), "quantising {} by {} to {}",
-               dtype_name(x.type), dtype_name(scale.type), dtype_name(q.type));
-  const int way = narrows ? kF32ByBf16 : edge_of(x.type) == kF32 ? kByF32 : kByBf16;
+  const int way = quantize_way(x, scale, q);
   const int format = q.type == DType::f8e4m3fn ? 0 : 1;
   const auto whole = table_.quantize[way][format];
   const auto columns = table_.quantize_columns[way][format];
@@ -162,6 +166,26 @@ void RowKernels::quantize(const Tiles& tiles, In x, In scale, Out q, Parallel& p
       columns(count, from(x, element), from(scale, at), from(q, element));
     } else {
       whole(count, from(x, element), value_at(scale, at), from(q, element));
+    }
+  });
+}
+
+void RowKernels::quantize_stochastic(const Tiles& tiles, In x, In scale, const int32_t* keys, uint64_t stream,
+                                     Out q, Parallel& parallel) const {
+  const Grid grid(tiles);
+  const auto loop = table_.quantize_stochastic[quantize_way(x, scale, q)][q.type == DType::f8e4m3fn ? 0 : 1];
+  LIGNUM_CHECK(!tiles.dims.empty(), "a scalar has no rows");
+  int64_t row_size = 1;
+  for (const int64_t d : tiles.dims.subspan(1)) row_size *= d;
+  grid.run(parallel, [&](int, int64_t element, int64_t count, int64_t at) {
+    while (count > 0) {
+      const int64_t row = element / row_size, first = element % row_size;
+      const int64_t n = std::min(count, row_size - first);
+      const RowNoise noise{stream, static_cast<uint32_t>(keys[row]), first};
+      loop(n, from(x, element), from(scale, at), grid.tile == 1 ? 1 : 0, noise, from(q, element));
+      element += n;
+      count -= n;
+      if (grid.tile == 1) at += n;
     }
   });
 }

@@ -79,6 +79,9 @@ struct RowTable {
   // [QuantizeIndex][E4M3 or E5M2]; n elements by one scale, or by one each.
   void (*quantize[3][2])(int64_t n, const void* x, float scale, void* q);
   void (*quantize_columns[3][2])(int64_t n, const void* x, const void* scale, void* q);
+  // By one scale (step 0) or one each (step 1).
+  void (*quantize_stochastic[3][2])(int64_t n, const void* x, const void* scale, int64_t step,
+                                    const RowNoise&, void* q);
   void (*scale_tiles[2])(int64_t n, const void* x, float scale, void* y);
   void (*scale_columns[2])(int64_t n, const void* x, const void* scale, void* y);
   // [g][x]

@@ -8,6 +8,7 @@
 
 #include "models/table.h"
 #include "ops/op.h"
+#include "ops/quantize/quantised.h"
 
 namespace lignum::models {
 namespace {
@@ -25,6 +26,7 @@ struct Text {
   int64_t length = 0;  // of the whole text, which some models' rotary frequencies depend on
   Value start, count;
   std::optional<Value> segments;
+  std::optional<Value> rounding_keys;
 };
 struct Cache {
   Value key, value;
@@ -150,6 +152,49 @@ class Layer {
   const Weights& w_;
 };
 
+// i32 0, 1, ... along a dim.
+Value numbers(ir::Graph& g, std::vector<int64_t> dims, int64_t dim) {
+  return Builder(g).add("iota", {}, {{"dtype", std::string("i32")}, {"dims", std::move(dims)}, {"dim", dim}});
+}
+
+// With that value's dims and names, by which partition shards it alike.
+Value broadcast_like(Builder& b, Value v, Value like, std::vector<int64_t> where) {
+  const ir::Type type = b.type(like);
+  const Value made = b.broadcast(v, type.dims, std::move(where));
+  if (!type.names.empty()) b.graph().set_names(made, type.names);
+  return made;
+}
+
+// A product mod 2^32, as i32 has it.
+double wrapped(int64_t a, int64_t b) {
+  return static_cast<double>(
+      static_cast<int32_t>(static_cast<uint32_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b))));
+}
+constexpr int64_t kOdd[] = {0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D};  // primes; xxHash's
+
+// The keys of rows for random rounding: sums of a row's ids, each times a number of its place, mod 2^32. They
+// know nothing of where the row is, so a row is rounded alike on any mesh and in any micro-step.
+Value row_keys(Builder& b, Value ids) {
+  b.tag.path = ops::kRoundingKeys;
+  const std::vector<int64_t> dims = b.type(ids).dims, row = {dims[1]};
+  const auto number = [&](int64_t v) { return b.constant(DType::i32, row, wrapped(v, 1)); };
+  const auto mul = [&](Value x, Value y) { return b.elementwise("mul", {x, y}); };
+  const auto add = [&](Value x, Value y) { return b.elementwise("add", {x, y}); };
+  const Value odd = add(mul(numbers(b.graph(), row, 0), number(2 * kOdd[0])), number(kOdd[1]));
+  const Value of_place = mul(odd, mul(odd, odd));
+  const Value sums = b.reduce("sum", mul(ids, broadcast_like(b, of_place, ids, {1})), {1});
+  return add(sums, b.constant(DType::i32, {dims[0]}, 1));
+}
+
+// Those of a layer, number trip * period + first.
+void layer_keys(Builder& b, Value keys, Value trip, int64_t period, int64_t first) {
+  b.tag.path = ops::kRoundingKeys;
+  b.tag.name.clear();
+  const Value step = b.elementwise("mul", {trip, b.constant(DType::i32, {}, wrapped(period, kOdd[2]))});
+  const Value layer = b.elementwise("add", {step, b.constant(DType::i32, {}, wrapped(first + 1, kOdd[2]))});
+  b.elementwise("add", {keys, broadcast_like(b, layer, keys, {})});
+}
+
 using Stacks = std::vector<std::pair<const Row*, Value>>;
 
 // A range as a loop: one body, its weights sliced from the stacks; so are its layers' caches, which become
@@ -168,7 +213,7 @@ Value layers(ir::Graph& g, const ModelConfig& m, const LayerRange& range, const 
   const auto slice = [&](const std::string& name, int64_t member, Value stack) {
     ir::Type t = g.type(stack);
     t.dims.erase(t.dims.begin());
-    t.names.erase(t.names.begin());
+    if (!t.names.empty()) t.names.erase(t.names.begin());
     scan.inputs.push_back(stack);
     ++shape.sliced;
     return body->param(range.period == 1 ? name : fmt::format("{}.{}", member, name), std::move(t));
@@ -187,8 +232,11 @@ Value layers(ir::Graph& g, const ModelConfig& m, const LayerRange& range, const 
     const Value key = slice("cache.key", member, c.key);
     inner_caches.push_back({key, slice("cache.value", member, c.value)});
   }
-  Text inner_text{whole("positions", text.positions), text.length, {}, {}, {}};
+  std::optional<Value> trip;
+  if (text.rounding_keys) trip = slice("trip", 0, numbers(g, {range.trip}, 0));
+  Text inner_text{whole("positions", text.positions), text.length, {}, {}, {}, {}};
   if (text.segments) inner_text.segments = whole("segments", *text.segments);
+  if (trip) inner_text.rounding_keys = whole("rounding_keys", *text.rounding_keys);
   if (caches != nullptr) {
     inner_text.start = whole("start", text.start);
     inner_text.count = whole("count", text.count);
@@ -205,6 +253,7 @@ Value layers(ir::Graph& g, const ModelConfig& m, const LayerRange& range, const 
   for (int64_t member = 0; member < range.period; ++member) {
     const auto i = static_cast<size_t>(member);
     at_member(member);
+    if (trip) layer_keys(b, *inner_text.rounding_keys, *trip, range.period, range.first + member);
     carry = Layer(b, m, range.first + member, weights[i])(carry, inner_text,
                                                           caches != nullptr ? &inner_caches[i] : nullptr);
   }
@@ -300,7 +349,8 @@ ir::Graph forward(const ModelConfig& m, const Shape& shape, Head head) {
   b.tag.path = "token_embedder";
   const Value table_operand = b.convert(params.top.at("embed"), shape.dtype);
   Value x = embedding(b, m, params, table_operand, ids, positions, shape.dtype);
-  Text text{positions, shape.sequence, {}, {}, {}};
+  Text text{positions, shape.sequence, {}, {}, {}, {}};
+  if (shape.rounding_keys) text.rounding_keys = row_keys(b, ids);
   if (shape.segmented) text.segments = batch_param("segments", kAttended);
   for (size_t r = 0; r < params.ranges.size(); ++r)
     x = layers(g, m, params.ranges[r], params.stacks[r], x, text, shape.dtype);
@@ -364,7 +414,7 @@ ir::Graph generation_step(const ModelConfig& m, const GenerationShape& shape) {
   }
 
   Value x = embedding(b, m, params, params.top.at("embed"), ids, positions, shape.dtype);
-  const Text text{positions, shape.capacity, start, count, {}};
+  const Text text{positions, shape.capacity, start, count, {}, {}};
   for (size_t r = 0; r < params.ranges.size(); ++r)
     x = layers(g, m, params.ranges[r], params.stacks[r], x, text, shape.dtype, &caches[r]);
 

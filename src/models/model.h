@@ -38,7 +38,7 @@ bool is_buffer(const config::ModelConfig& model, std::string_view name);
 
 // Layers that differ (sliding and full ones) stand in one body in the order of the model: a range is `trip`
 // times a body of the `period` layers from `first` on. At most kMaxPeriod in a body; a model whose layers do
-// not repeat that soon is cut where the kind changes.
+// not repeat that soon is cut where the kind changes. No range goes over one of ModelConfig::loop_breaks.
 struct LayerRange {
   int64_t first, period, trip;
 };
@@ -51,10 +51,11 @@ std::vector<Parameter> parameters(const config::ModelConfig& model);
 struct Shape {
   int64_t batch = 1;  // rows over all ranks, one micro-step
   int64_t sequence = 1;
-  DType dtype = DType::f32;  // of activations and of the weights' operands; masters are f32
-  int64_t loss_tile = 0;     // tokens of a rank whose logits are held at a time; 0: all of them
-  bool segmented = false;    // a row may hold several documents, which attention keeps apart
-  double z_loss = 0;         // what squares of log-sum-exps are multiplied by; not in Head::loss
+  DType dtype = DType::f32;    // of activations and of the weights' operands; masters are f32
+  int64_t loss_tile = 0;       // tokens of a rank whose logits are held at a time; 0: all of them
+  bool rounding_keys = false;  // made of each row's ids, for gradients that are rounded by chance
+  bool segmented = false;      // a row may hold several documents, which attention keeps apart
+  double z_loss = 0;           // what squares of log-sum-exps are multiplied by; not in Head::loss
 };
 
 // What stands at the end. logits and whole ones (loss_tile = 0): matmul, then cross_entropy; else

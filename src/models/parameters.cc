@@ -181,21 +181,39 @@ std::vector<Row> table(const ModelConfig& model) { return Table(model).rows(); }
 
 bool input_major(const ModelConfig& model) { return model.family == "gpt2"; }
 
-std::vector<LayerRange> layer_ranges(const ModelConfig& m) {
-  for (int64_t period = 1; period <= std::min(kMaxPeriod, m.layers); ++period) {
+namespace {
+
+// Of the layers from `begin` to before `end`.
+std::vector<LayerRange> ranges_between(const ModelConfig& m, int64_t begin, int64_t end) {
+  for (int64_t period = 1; period <= std::min(kMaxPeriod, end - begin); ++period) {
     bool repeats = true;
-    for (int64_t i = period; i < m.layers; ++i) repeats = repeats && m.slides(i) == m.slides(i - period);
+    for (int64_t i = begin + period; i < end; ++i) repeats = repeats && m.slides(i) == m.slides(i - period);
     if (!repeats) continue;
-    std::vector<LayerRange> ranges = {{0, period, m.layers / period}};
-    if (const int64_t rest = m.layers % period; rest > 0) ranges.push_back({m.layers - rest, rest, 1});
+    std::vector<LayerRange> ranges = {{begin, period, (end - begin) / period}};
+    if (const int64_t rest = (end - begin) % period; rest > 0) ranges.push_back({end - rest, rest, 1});
     return ranges;
   }
   std::vector<LayerRange> runs;
-  for (int64_t i = 0; i < m.layers; ++i) {
-    if (i == 0 || m.slides(i) != m.slides(i - 1)) runs.push_back({i, 1, 0});
+  for (int64_t i = begin; i < end; ++i) {
+    if (i == begin || m.slides(i) != m.slides(i - 1)) runs.push_back({i, 1, 0});
     ++runs.back().trip;
   }
   return runs;
+}
+
+}  // namespace
+
+std::vector<LayerRange> layer_ranges(const ModelConfig& m) {
+  std::vector<LayerRange> ranges;
+  int64_t begin = 0;
+  const auto until = [&](int64_t end) {
+    const std::vector<LayerRange> more = ranges_between(m, begin, end);
+    ranges.insert(ranges.end(), more.begin(), more.end());
+    begin = end;
+  };
+  for (const int64_t layer : m.loop_breaks.at) until(layer);
+  until(m.layers);
+  return ranges;
 }
 
 std::string Parameter::file_name(int64_t i) const {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "ops/op.h"
+#include "ops/quantize/quantised.h"
 
 namespace lignum::passes {
 namespace {
@@ -100,6 +101,8 @@ class Watcher {
     }
     if (quotient.tag.role == Role::forward)
       o.operand = is_weight(to, x, loop) ? "weight" : "act";
+    else if (quotient.tag.name == ops::kResidualName)
+      o.operand = "residual";
     else
       o.operand = roles.size() > 1 ? "bwd" : std::string(ir::role_name(*roles.begin()));
     o.format = to.type(q).dtype;

@@ -17,7 +17,8 @@ struct WatchOptions {
 // One quotient, and the dots that read it.
 struct WatchedOperand {
   // "weight", "act"; of the gradients that come into backward dots "bwd" where one quotient is for both, else
-  // "dgrad" (of the dot whose result is the input's gradient) or "wgrad" (the weight's).
+  // "dgrad" (of the dot whose result is the input's gradient) or "wgrad" (the weight's). "residual": an
+  // activation that the weight's gradient takes in other tiles than the forward dot.
   std::string operand;
   std::vector<std::string> dots;  // their module paths
   DType format = DType::f8e4m3fn;

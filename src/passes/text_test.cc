@@ -83,6 +83,10 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
     rule.weight_dtype = rule.act_dtype = DType::f8e4m3fn;
     rule.bwd_dtype = DType::f8e5m2;
     rule.channelwise = c.number("channelwise", 1) != 0;
+    rule.tile.size = c.number("tile", 0);
+    rule.weight_grad_tile.size = c.number("weight_grad_tile", 0);
+    rule.block = c.number("block", 0);
+    if (c.number("bwd", 1) == 0) rule.bwd_dtype.reset();
     LIGNUM_ASSIGN_OR_RETURN(rule.weight, ops::parse_calibration(c.options.at("calibration")));
     rule.act = rule.weight;
     QuantizationRanges ranges;

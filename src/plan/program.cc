@@ -93,6 +93,37 @@ void add_remat_notes(const ProgramOptions& o, const ir::Graph& forward, const ir
   }
 }
 
+void add_rule_notes(const std::vector<passes::QuantizationRule>& rules, const std::vector<int64_t>& dots,
+                    std::vector<std::string>& notes) {
+  for (size_t i = 0; i < rules.size(); ++i) {
+    const passes::QuantizationRule& r = rules[i];
+    if (!r.weight_dtype) continue;
+    if (dots[i] == 0)
+      notes.push_back(fmt::format("quantization rule {} (module_path {}) quantises no dot of this model",
+                                  i + 1, r.module_path));
+    if (!r.bwd_dtype && (r.weight_grad_tile.given() || r.rounding_seed))
+      notes.push_back(fmt::format("quantization rule {} (module_path {}): {} has no effect without bwd_qtype",
+                                  i + 1, r.module_path,
+                                  r.rounding_seed ? "bwd_stochastic_rounding" : "bwd_weight_grad_tile_size"));
+  }
+}
+
+// Weights that a rank has to have whole before they are quantised: a tile lies on two ranks.
+void add_cut_tile_notes(const ir::Graph& local, std::vector<std::string>& notes) {
+  std::set<std::string> paths;
+  ir::for_each_node(local, [&](const ir::Graph& g, int32_t id, int) {
+    const ir::Node& n = g.node(id);
+    if (n.kind != "quantize" || n.tag.role != ir::Role::forward) return;
+    const ir::Node& from = g.node(n.inputs[0]);
+    if (from.kind == "await" && g.node(from.inputs[0]).kind == "all_gather") paths.insert(n.tag.path);
+  });
+  if (!paths.empty())
+    notes.push_back(fmt::format(
+        "a tile of scales lies on two ranks, so these weights are gathered before they are quantised, not "
+        "in 8 bits: {}; choose tiles that divide a shard",
+        fmt::join(paths, ", ")));
+}
+
 }  // namespace
 
 Result<ProgramOptions> program_options(const config::Config& c, const config::ModelConfig& model,
@@ -122,6 +153,8 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
     o.notes.push_back(fmt::format("load_quant_stats_path={} has no effect: no calibration is static", path));
   o.watch.errors = c.boolean("quantization_metrics") && !o.quantization.empty();
   o.watch.ranges = !c.text("save_quant_stats_path").empty() && !o.quantization.empty();
+  o.quantised_layers = {c.integer("num_layers_at_start_in_bf16"),
+                        model.layers - c.integer("num_layers_at_end_in_bf16")};
   LIGNUM_ASSIGN_OR_RETURN(o.remat, read_remat(c, o.notes));
   o.custom_remat = c.text("remat_policy") == "custom";
   using Kind = passes::Optimizer::Kind;
@@ -216,21 +249,32 @@ Result<Program> make_program(const ProgramOptions& o) {
                       o.shape.sequence, o.model.max_position);
   models::Shape shape = o.shape;
   shape.loss_tile = models::loss_tile(shape.batch * shape.sequence / o.mesh.ranks(), o.vocab_tiling);
+  std::vector<std::string> notes = o.notes;
+  LIGNUM_ASSIGN_OR_RETURN(const bool quantised_head,
+                          passes::quantises(o.quantization, "decoder/logits_dense"));
+  if (quantised_head) {
+    if (o.vocab_tiling > 1)
+      notes.push_back(fmt::format(
+          "num_vocab_tiling={}: no effect, the logits of a quantised head are held whole", o.vocab_tiling));
+    shape.loss_tile = 0;
+  }
   const models::Head head = o.logits                     ? models::Head::logits
                             : o.outputs == Outputs::loss ? models::Head::loss
                                                          : models::Head::gradients;
+  shape.rounding_keys =
+      o.outputs != Outputs::loss &&
+      std::any_of(o.quantization.begin(), o.quantization.end(), [](const passes::QuantizationRule& r) {
+        return r.weight_dtype && r.bwd_dtype && r.rounding_seed;
+      });
   ir::Graph g = models::forward(o.model, shape, head);
   LIGNUM_RETURN_IF_ERROR(done("forward", g));
-  std::vector<std::string> notes = o.notes;
   std::vector<passes::WatchedOperand> watched;
   if (!o.quantization.empty()) {
-    LIGNUM_ASSIGN_OR_RETURN(passes::Quantised quantised, passes::quantise(g, o.quantization, o.ranges));
+    LIGNUM_ASSIGN_OR_RETURN(passes::Quantised quantised,
+                            passes::quantise(g, o.quantization, o.ranges, o.quantised_layers));
     g = std::move(quantised.graph);
     LIGNUM_RETURN_IF_ERROR(done("quantise", g));
-    for (size_t i = 0; i < o.quantization.size(); ++i)
-      if (quantised.dots[i] == 0 && o.quantization[i].weight_dtype)
-        notes.push_back(fmt::format("quantization rule {} (module_path {}) quantises no dot of this model",
-                                    i + 1, o.quantization[i].module_path));
+    add_rule_notes(o.quantization, quantised.dots, notes);
   }
   if (o.outputs != Outputs::loss) {
     const ir::Graph forward = g;
@@ -259,6 +303,7 @@ Result<Program> make_program(const ProgramOptions& o) {
   LIGNUM_ASSIGN_OR_RETURN(
       Program p,
       finish(std::move(g), {o.mesh, o.schedule, !o.disabled.contains("fuse"), o.xla, o.threads}, done));
+  add_cut_tile_notes(*p.local, notes);
   p.notes = std::move(notes);
   p.watched = std::move(watched);
   return p;

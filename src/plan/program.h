@@ -28,6 +28,7 @@ struct ProgramOptions {
   std::vector<passes::QuantizationRule> quantization;  // in order; empty: nothing is quantised
   passes::QuantizationRanges ranges;                   // of rules that are static
   passes::WatchOptions watch;                          // of what is quantised; not with outputs = loss
+  passes::QuantisedLayers quantised_layers;
   passes::RematPolicy remat;
   bool custom_remat = false;     // remat is a list of names: one that keeps nothing is said
   bool host_parameters = false;  // the parameters lie in host memory: passes::offload
@@ -42,8 +43,9 @@ struct ProgramOptions {
   bool fp16_sums = false;  // CPU: fp8_accumulation=fp16_64, likewise
   bool host_file = false;  // CPU: host memory is a file; likewise
   Outputs outputs = Outputs::state;
-  bool logits = false;             // grads and loss only
-  int64_t vocab_tiling = 0;        // tiles of tokens in head and loss; see models::loss_tile
+  bool logits = false;  // grads and loss only
+  // Tiles of tokens in head and loss; see models::loss_tile. A head that is quantised is held whole.
+  int64_t vocab_tiling = 0;
   std::vector<std::string> notes;  // of the configuration: what is set and has no effect
 
   // After each pass, by its name: forward, quantise, autodiff, remat, watch, offload, accumulate, update,

@@ -14,6 +14,7 @@ using passes::QuantizationRule;
 
 constexpr uint64_t kMostBytes = 1 << 20;       // of a file of rules
 constexpr uint64_t kMostRangeBytes = 1 << 26;  // of recorded ranges
+constexpr int64_t kBlock = 128;                // of quantization_scales=blockwise
 
 Result<DType> format_of(const nlohmann::json& v) {
   const auto* name = v.get_ptr<const std::string*>();
@@ -24,36 +25,107 @@ Result<DType> format_of(const nlohmann::json& v) {
   return user_error("{}: float8_e4m3fn or float8_e5m2 is allowed", shown(v.dump()));
 }
 
+constexpr std::string_view kKeys[] = {"module_path",
+                                      "op_names",
+                                      "weight_qtype",
+                                      "act_qtype",
+                                      "bwd_qtype",
+                                      "weight_calibration_method",
+                                      "act_calibration_method",
+                                      "bwd_calibration_method",
+                                      "act_static_scale",
+                                      "disable_channelwise_axes",
+                                      "tile_size",
+                                      "bwd_weight_grad_tile_size",
+                                      "weight_block_size",
+                                      "bwd_stochastic_rounding"};
+
+Status set_text(std::string& to, const nlohmann::json& v, std::string_view wanted) {
+  if (!v.is_string()) return user_error("{}: {} is wanted", shown(v.dump()), wanted);
+  to = v.get<std::string>();
+  return {};
+}
+
+Status set_flag(bool& to, const nlohmann::json& v) {
+  if (!v.is_boolean()) return user_error("{}: true or false is wanted", shown(v.dump()));
+  to = v.get<bool>();
+  return {};
+}
+
+Status set_format(std::optional<DType>& to, const nlohmann::json& v) {
+  if (v.is_null()) return {};
+  LIGNUM_ASSIGN_OR_RETURN(to, format_of(v));
+  return {};
+}
+
+Status set_calibration(ops::Calibration& to, const nlohmann::json& v) {
+  std::string text;
+  LIGNUM_RETURN_IF_ERROR(set_text(text, v, "a text (\"absmax\" say)"));
+  LIGNUM_ASSIGN_OR_RETURN(to, ops::parse_calibration(text));
+  return {};
+}
+
+constexpr int64_t kMostTile = int64_t{1} << 40;
+
+// 1 is a tile of one index, 1.0 all of the dim.
+Status set_tile(passes::TileSize& to, const nlohmann::json& v) {
+  if (v.is_null()) return {};
+  if (v.is_number_integer() && v > 0 && v <= kMostTile) {
+    to.size = v.get<int64_t>();
+  } else if (v.is_number_float() && v > 0 && v <= 1) {
+    to.part = v.get<double>();
+  } else {
+    return user_error(
+        "{}: a tile has 1 or more indices (128 say), or is a part of the dim above 0 and up to 1.0 (0.25 "
+        "say)",
+        shown(v.dump()));
+  }
+  return {};
+}
+
+Status set_block(int64_t& to, const nlohmann::json& v) {
+  if (v.is_null()) return {};
+  if (!v.is_array() || v.size() != 2 || v[0] != v[1] || !v[0].is_number_integer() || v[0] < 1 ||
+      v[0] > kMostTile)
+    return user_error(
+        "{}: two equal numbers of 1 or more are wanted, [128, 128] say: blocks of weights are squares",
+        shown(v.dump()));
+  to = v[0].get<int64_t>();
+  return {};
+}
+
+Status set_rounding(std::optional<uint64_t>& to, const nlohmann::json& v) {
+  if (v.is_null()) return {};
+  if (v != "uniform")
+    return user_error(
+        "{}: uniform is implemented, 24 random bits for each element (low_bit_uniform has 8 for a row)",
+        shown(v.dump()));
+  to = 0;
+  return {};
+}
+
 Status set(QuantizationRule& rule, const std::string& key, const nlohmann::json& v) {
-  const auto set_format = [&](std::optional<DType>& to) -> Status {
-    if (v.is_null()) return {};
-    LIGNUM_ASSIGN_OR_RETURN(to, format_of(v));
-    return {};
-  };
-  const auto set_calibration = [&](ops::Calibration& to) -> Status {
-    if (!v.is_string()) return user_error("{}: a text is wanted, \"absmax\" say", shown(v.dump()));
-    LIGNUM_ASSIGN_OR_RETURN(to, ops::parse_calibration(v.get_ref<const std::string&>()));
-    return {};
-  };
-  if (key == "weight_qtype") return set_format(rule.weight_dtype);
-  if (key == "act_qtype") return set_format(rule.act_dtype);
-  if (key == "bwd_qtype") return set_format(rule.bwd_dtype);
-  if (key == "weight_calibration_method") return set_calibration(rule.weight);
-  if (key == "act_calibration_method") return set_calibration(rule.act);
-  if (key == "bwd_calibration_method") return set_calibration(rule.bwd);
-  if (key == "act_static_scale") {
-    if (!v.is_boolean()) return user_error("{}: true or false is wanted", shown(v.dump()));
-    if (v.get<bool>()) rule.act = {ops::Calibration::Method::recorded};
-    return {};
-  }
-  if (key == "module_path") {
-    if (!v.is_string()) return user_error("{}: a regular expression is wanted", shown(v.dump()));
-    rule.module_path = v.get<std::string>();
-    return {};
-  }
+  if (key == "weight_qtype") return set_format(rule.weight_dtype, v);
+  if (key == "act_qtype") return set_format(rule.act_dtype, v);
+  if (key == "bwd_qtype") return set_format(rule.bwd_dtype, v);
+  if (key == "weight_calibration_method") return set_calibration(rule.weight, v);
+  if (key == "act_calibration_method") return set_calibration(rule.act, v);
+  if (key == "bwd_calibration_method") return set_calibration(rule.bwd, v);
+  if (key == "tile_size") return set_tile(rule.tile, v);
+  if (key == "bwd_weight_grad_tile_size") return set_tile(rule.weight_grad_tile, v);
+  if (key == "weight_block_size") return set_block(rule.block, v);
+  if (key == "bwd_stochastic_rounding") return set_rounding(rule.rounding_seed, v);
+  if (key == "module_path") return set_text(rule.module_path, v, "a regular expression");
   if (key == "disable_channelwise_axes") {
-    if (!v.is_boolean()) return user_error("{}: true or false is wanted", shown(v.dump()));
-    rule.channelwise = !v.get<bool>();
+    bool disabled = false;
+    LIGNUM_RETURN_IF_ERROR(set_flag(disabled, v));
+    rule.channelwise = !disabled;
+    return {};
+  }
+  if (key == "act_static_scale") {
+    bool recorded = false;
+    LIGNUM_RETURN_IF_ERROR(set_flag(recorded, v));
+    if (recorded) rule.act = {ops::Calibration::Method::recorded};
     return {};
   }
   if (key == "op_names") {
@@ -64,11 +136,19 @@ Status set(QuantizationRule& rule, const std::string& key, const nlohmann::json&
     }
     return {};
   }
-  return user_error(
-      "there is no such key{}",
-      nearest_hint(key, {"module_path", "op_names", "weight_qtype", "act_qtype", "bwd_qtype",
-                         "weight_calibration_method", "act_calibration_method", "bwd_calibration_method",
-                         "act_static_scale", "disable_channelwise_axes"}));
+  return user_error("there is no such key{}", nearest_hint(key, {std::begin(kKeys), std::end(kKeys)}));
+}
+
+// Keys of one rule that exclude each other.
+Status check(const QuantizationRule& rule) {
+  if (rule.block == 0) return {};
+  if (rule.tile.given() || rule.weight_grad_tile.given() || !rule.channelwise)
+    return user_error(
+        "weight_block_size=[{}, {}] says what tile_size, bwd_weight_grad_tile_size and "
+        "disable_channelwise_axes "
+        "say: give it, or these",
+        rule.block, rule.block);
+  return {};
 }
 
 Result<ops::Calibration> calibration(const config::Config& c, std::string_view key) {
@@ -94,6 +174,7 @@ Result<std::vector<QuantizationRule>> parse_quantization_rules(std::string_view 
           set(rule, key, value).with_context(fmt::format("{}: rule {}: {}", name, i + 1, key)));
     if (list[i].value("act_static_scale", false) && !rule.act_dtype)
       return user_error("{}: rule {}: act_static_scale needs an act_qtype", name, i + 1);
+    LIGNUM_RETURN_IF_ERROR(check(rule).with_context(fmt::format("{}: rule {}", name, i + 1)));
     rules.push_back(std::move(rule));
   }
   return rules;
@@ -107,6 +188,9 @@ Result<std::vector<QuantizationRule>> quantization_rules(const config::Config& c
     if (!text.ok()) return text.status().with_context("quantization_rules");
     LIGNUM_ASSIGN_OR_RETURN(rules, parse_quantization_rules(*text, file));
   }
+  const auto seed = static_cast<uint64_t>(c.integer("stochastic_rounding_seed"));
+  for (QuantizationRule& rule : rules)
+    if (rule.rounding_seed) rule.rounding_seed = seed;
   const std::string& kind = c.text("quantization");
   if (kind.empty()) return rules;
   QuantizationRule rule;
@@ -114,7 +198,9 @@ Result<std::vector<QuantizationRule>> quantization_rules(const config::Config& c
   rule.op_names = {"dot_general"};
   rule.weight_dtype = rule.act_dtype = kind == "fp8_e5m2" ? DType::f8e5m2 : DType::f8e4m3fn;
   rule.bwd_dtype = kind == "fp8_full" || kind == "fp8_e5m2" ? DType::f8e5m2 : DType::f8e4m3fn;
-  rule.channelwise = c.text("quantization_scales") == "axis";
+  rule.channelwise = c.text("quantization_scales") != "tensor";
+  if (c.text("quantization_scales") == "blockwise") rule.block = kBlock;
+  if (c.text("bwd_stochastic_rounding") == "uniform") rule.rounding_seed = seed;
   if (kind == "fp8_full") {
     rule.op_names.insert({"gmm", "ragged_dot"});
     LIGNUM_ASSIGN_OR_RETURN(rule.weight, calibration(c, "weight_quantization_calibration_method"));

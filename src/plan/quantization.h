@@ -16,7 +16,9 @@ Result<std::vector<passes::QuantizationRule>> quantization_rules(const config::C
 
 // The rules of a file's text: a JSON list of objects with the names of Qwix's QtRule (module_path, op_names,
 // weight_qtype, act_qtype, bwd_qtype, weight_calibration_method, act_calibration_method,
-// bwd_calibration_method, disable_channelwise_axes). Errors name the rule and the key; `name` is the file's.
+// bwd_calibration_method, act_static_scale, disable_channelwise_axes, tile_size, bwd_weight_grad_tile_size,
+// bwd_stochastic_rounding), and weight_block_size [n, n] as Hugging Face's descriptions of FP8 models have
+// it. Errors name the rule and the key; `name` is the file's.
 Result<std::vector<passes::QuantizationRule>> parse_quantization_rules(std::string_view text,
                                                                        const std::string& name);
 

@@ -82,6 +82,7 @@ Status RangeRecorder::write(const std::string& path) const {
   nlohmann::ordered_json& stats = file["quant_stats"] = nlohmann::ordered_json::object();
   for (size_t i = 0; i < rows_.size(); ++i) {
     const passes::WatchedOperand& o = program_.watched[i];
+    if (o.operand == "residual") continue;  // what `act` is, in other tiles
     const bool forward = o.operand == "weight" || o.operand == "act";
     for (const std::string& dot : o.dots) {
       nlohmann::ordered_json& entry = stats[dot][forward ? o.operand : "bwd"];

@@ -285,15 +285,17 @@ void contraction_reference(const RefCall& c, std::vector<double>& out) {
   });
 }
 
-int64_t contraction_workspace(const Site& s, int threads) {
-  const Plan p(s);
+int64_t contraction_workspace(const Site& s, int threads, int64_t tile) {
+  Plan p(s);
+  p.gemm.scale_k = tile;
   return p.copy_a + p.copy_b + kernels::gemm_workspace(p.gemm, threads);
 }
 
-Status run_contraction(const CpuCall& c, void* workspace, const float* row_scale, const float* column_scale) {
+Status run_contraction(const CpuCall& c, void* workspace, const LineScales& scales) {
   Plan p(c.site);
-  p.gemm.row_scale = row_scale;
-  p.gemm.column_scale = column_scale;
+  p.gemm.row_scale = scales.of_a;
+  p.gemm.column_scale = scales.of_b;
+  p.gemm.scale_k = scales.tile;
   LIGNUM_RETURN_IF_ERROR(kernels::gemm_supported(p.gemm));
   auto* space = static_cast<char*>(workspace);
   const void* a = c.in[0];
@@ -346,6 +348,12 @@ GradientProduct gradient_product(const Site& s, int operand) {
   for (size_t i = 0; i < order.size(); ++i)
     p.permutation[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
   return p;
+}
+
+Value gradient_matmul(Builder& b, GradientProduct p, Value dy, Value other, DType dtype) {
+  const Value first = p.other_first ? other : dy, second = p.other_first ? dy : other;
+  if (b.type(first).dtype != dtype) p.attrs.set("dtype", std::string(dtype_name(dtype)));
+  return b.transpose(b.add("matmul", {first, second}, std::move(p.attrs)), p.permutation);
 }
 
 }  // namespace lignum::ops

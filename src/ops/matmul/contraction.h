@@ -30,12 +30,18 @@ Cost contraction_cost(const Site&);
 // The sums of products, unscaled.
 void contraction_reference(const RefCall&, std::vector<double>& out);
 
+// Factors of the lines of a and b, as kernels::Gemm has them: row_scale, column_scale, scale_k. The products
+// of a line are in the order of a's contracted dims.
+struct LineScales {
+  const float* of_a = nullptr;
+  const float* of_b = nullptr;
+  int64_t tile = 0;
+};
 // The product as calls of GEMM. Operands whose dims cannot be walked with one stride a group are copied
-// first.
-int64_t contraction_workspace(const Site&, int threads);
-// workspace: contraction_workspace bytes. row_scale, column_scale: as in kernels::Gemm; null: none.
-Status run_contraction(const CpuCall&, void* workspace, const float* row_scale = nullptr,
-                       const float* column_scale = nullptr);
+// first. tile: LineScales'.
+int64_t contraction_workspace(const Site&, int threads, int64_t tile = 0);
+// workspace: contraction_workspace bytes.
+Status run_contraction(const CpuCall&, void* workspace, const LineScales& scales = {});
 
 // The gradient of operand 0 or 1 as a contraction of dy with the other operand, in the order whose result has
 // the operand's layout; only where neither has, a transpose follows.
@@ -46,5 +52,7 @@ struct GradientProduct {
   Dims dy_dims, other_dims;  // the pairs that are contracted
 };
 GradientProduct gradient_product(const Site&, int operand);
+// That product of dy with the other operand, in the layout of the operand.
+Value gradient_matmul(Builder&, GradientProduct, Value dy, Value other, DType dtype);
 
 }  // namespace lignum::ops

@@ -17,14 +17,10 @@ struct Matmul {
     const Value dy = c.cotangent(0);
     Gradients out;
     for (const int operand : {0, 1}) {
-      GradientProduct p = gradient_product(c.site, operand);
-      const Value other = c.inputs[static_cast<size_t>(1 - operand)];
-      const Value first = p.other_first ? other : dy, second = p.other_first ? dy : other;
       const DType own = c.site.in[static_cast<size_t>(operand)].dtype;
-      const DType dtype = is_float8(own) ? c.build.type(dy).dtype : own;
-      if (c.build.type(first).dtype != dtype) p.attrs.set("dtype", std::string(dtype_name(dtype)));
-      out.push_back(
-          c.build.transpose(c.build.add("matmul", {first, second}, std::move(p.attrs)), p.permutation));
+      out.push_back(gradient_matmul(c.build, gradient_product(c.site, operand), dy,
+                                    c.inputs[static_cast<size_t>(1 - operand)],
+                                    is_float8(own) ? c.build.type(dy).dtype : own));
     }
     return out;
   }

@@ -69,13 +69,13 @@ Result<Calibration> parse_calibration(std::string_view text) {
 }
 
 Quantised quantised(Builder& b, Value x, DType as, DType format, const Calibration& calibration,
-                    Dims scale_dims, std::string name, std::optional<Value> range) {
+                    Dims scale_dims, std::string name, const QuantiseInputs& with) {
   const Type type = b.type(x);
   const std::string dtype(dtype_name(format));
   const std::string outer = b.tag.name;
   Value bound, scale;
-  LIGNUM_CHECK((calibration.method == Calibration::Method::recorded) == range.has_value(),
-               "{} with{} a range", calibration.text(), range ? "" : "out");
+  LIGNUM_CHECK((calibration.method == Calibration::Method::recorded) == with.range.has_value(),
+               "{} with{} a range", calibration.text(), with.range ? "" : "out");
   if (calibration.whole()) scale_dims.assign(type.dims.size(), 1);
   if (calibration.method == Calibration::Method::fixed) {
     const double m = rounded(as, calibration.factor);
@@ -84,19 +84,21 @@ Quantised quantised(Builder& b, Value x, DType as, DType format, const Calibrati
     scale = b.constant(as, scale_dims, s < 0x1p-63 ? 1 : s);
   } else {
     b.tag.name = kScaleName;
-    if (range) {
-      bound = b.reshape(b.convert(*range, as), scale_dims);
+    if (with.range) {
+      bound = b.reshape(b.convert(*with.range, as), scale_dims);
     } else if (calibration.method == Calibration::Method::rms) {
-      // The mean of squares over each tile, in f32.
-      Dims reduced;
-      double count = 1;
+      // The mean of squares over each tile, in f32. A dim of tiles is two: the tile, and the place in it.
+      Dims split, reduced;
       for (size_t d = 0; d < type.dims.size(); ++d) {
-        if (scale_dims[d] == type.dims[d]) continue;
-        LIGNUM_CHECK(scale_dims[d] == 1, "rms over tiles of dim {}", d);
-        reduced.push_back(static_cast<int64_t>(d));
-        count *= static_cast<double>(type.dims[d]);
+        const int64_t tiles = scale_dims[d], each = tiles == 0 ? 1 : type.dims[d] / tiles;
+        if (tiles != 1 || each == 1) split.push_back(tiles);
+        if (each == 1) continue;
+        reduced.push_back(static_cast<int64_t>(split.size()));
+        split.push_back(each);
       }
-      const Value wide = b.convert(b.convert(x, as), DType::f32);
+      double count = 1;
+      for (const int64_t d : reduced) count *= static_cast<double>(split[static_cast<size_t>(d)]);
+      const Value wide = b.reshape(b.convert(b.convert(x, as), DType::f32), split);
       const Value sum = b.reshape(b.reduce("sum", b.elementwise("mul", {wide, wide}), reduced), scale_dims);
       const Value mean =
           b.elementwise("div", {sum, b.constant(DType::f32, scale_dims, std::max(count, 1.0))});
@@ -112,11 +114,14 @@ Quantised quantised(Builder& b, Value x, DType as, DType format, const Calibrati
   b.tag.name = std::move(name);
   Attrs attrs = {{"dtype", dtype}};
   Values inputs = {x, scale};
-  if (calibration.clips()) {
+  if (with.noise) {
+    attrs.set("stream", with.noise->stream);
+    inputs.push_back(with.noise->keys);
+  } else if (calibration.clips()) {
     attrs.set("clips", true);
     inputs.push_back(bound);
   }
-  const Value q = b.add("quantize", std::move(inputs), std::move(attrs));
+  const Value q = b.add(with.noise ? "quantize_stochastic" : "quantize", std::move(inputs), std::move(attrs));
   b.tag.name = outer;
   return {q, scale};
 }

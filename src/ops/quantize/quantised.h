@@ -35,14 +35,31 @@ Result<Calibration> parse_calibration(std::string_view text);
 struct Quantised {
   Value q, scale;
 };
-// x in `format` (an 8-bit float) with scales of those dims; all 1 where the method is whole(). `range`: f32
-// of one element, where it is recorded. `as`: the dtype of the scales, x's, or bf16 for an f32 that is to be
-// quantised as if it were bf16. Scales carry the remat name kScaleName, the quotient `name`.
+// Random rounding (quantize_stochastic): keys are i32, one for each index of x's first dim.
+struct Noise {
+  Value keys;
+  int64_t stream = 0;
+};
+// What a quotient takes beside the tensor.
+struct QuantiseInputs {
+  std::optional<Value> range;  // f32 of one element: where the method is recorded, and only there
+  std::optional<Noise> noise;  // of what has no gradient: nothing is masked where a calibration clips
+};
+// x in `format` (an 8-bit float) with scales of those dims; all 1 where the method is whole(). `as`: the
+// dtype of the scales, x's, or bf16 for an f32 that is to be quantised as if it were bf16. Scales carry the
+// remat name kScaleName, the quotient `name`.
 Quantised quantised(Builder&, Value x, DType as, DType format, const Calibration&,
-                    std::vector<int64_t> scale_dims, std::string name, std::optional<Value> range = {});
+                    std::vector<int64_t> scale_dims, std::string name, const QuantiseInputs& with = {});
 
 // Scales are small, and to make one again takes a pass over its tensor (and between ranks an all_reduce):
 // remat keeps them under every policy.
 inline constexpr std::string_view kScaleName = "quantization_scale";
+
+// The name of the quotient of an operand that a weight's gradient takes in other tiles than the forward dot.
+inline constexpr std::string_view kResidualName = "quantization_residual";
+
+// The module path of the nodes that make the keys of a micro-step's rows for quantize_stochastic: the last of
+// them, an elementwise of i32 [rows], is a graph's or a body's.
+inline constexpr std::string_view kRoundingKeys = "decoder/rounding_keys";
 
 }  // namespace lignum::ops

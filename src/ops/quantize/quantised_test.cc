@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/rng.h"
 #include "ops/gradient.h"
+#include "ops/scaled_matmul/backward.h"
 #include "ops/testing.h"
 
 namespace lignum::ops {
@@ -126,33 +128,44 @@ TEST(Quantised, RmsFillsByTheMeanSquare) {
 }
 
 // Without rounding (but of the fixed scales, to f32) a quantised dot is the dot, and its gradient the dot's
-// gradient, but for what is clipped.
+// gradient, but for what is clipped: whatever has a scale of its own, and whatever the backward dots read.
 TEST(Quantised, GradientsPassStraightThrough) {
-  const Dims xd = {2, 3, 8}, wd = {5, 8}, yd = {2, 3, 5};
-  for (const auto& [method, bwd, channelwise] :
-       {std::tuple("absmax", "absmax", true), std::tuple("absmax", "absmax", false),
-        std::tuple("fixed,-1,1", "absmax", true), std::tuple("absmax", "fixed,-9,9", false),
-        std::tuple("absmax,0.5", "rms,20", true)}) {
-    SCOPED_TRACE(fmt::format("{} {} {}", method, bwd, channelwise));
+  enum class Scales { axis, tensor, tiles, blocks };
+  const Dims xd = {2, 4, 8}, wd = {6, 8}, yd = {2, 4, 6};
+  const std::map<Scales, std::pair<Dims, Dims>> scale_dims = {{Scales::axis, {{2, 4, 1}, {6, 1}}},
+                                                              {Scales::tensor, {{1, 1, 1}, {1, 1}}},
+                                                              {Scales::tiles, {{2, 4, 4}, {6, 4}}},
+                                                              {Scales::blocks, {{2, 4, 4}, {3, 4}}}};
+  for (const auto& [method, bwd, scales] :
+       {std::tuple("absmax", "absmax", Scales::axis), std::tuple("absmax", "absmax", Scales::tensor),
+        std::tuple("fixed,-1,1", "absmax", Scales::axis), std::tuple("absmax", "fixed,-9,9", Scales::tensor),
+        std::tuple("absmax,0.5", "rms,20", Scales::axis), std::tuple("absmax", "absmax", Scales::tiles),
+        std::tuple("rms,30", "rms,30", Scales::tiles), std::tuple("absmax", "", Scales::tiles),
+        std::tuple("absmax,0.5", "", Scales::axis), std::tuple("absmax", "absmax", Scales::blocks),
+        std::tuple("fixed,-1,1", "fixed,-9,9", Scales::blocks), std::tuple("rms,30", "", Scales::blocks)}) {
+    SCOPED_TRACE(fmt::format("{} {} {}", method, bwd, static_cast<int>(scales)));
+    const bool channelwise = scales != Scales::tensor;
     ir::Graph g;
     Builder b(g);
     const Value x = g.param("x", {DType::f32, xd, {}}), w = g.param("w", {DType::f32, wd, {}});
     const Value dy = g.param("dy", {DType::f32, yd, {}});
     const auto end_of_params = static_cast<int32_t>(g.nodes().size());
     const Calibration c = *parse_calibration(method);
-    const Quantised qx =
-        quantised(b, x, DType::f32, DType::f8e4m3fn, c, channelwise ? Dims{2, 3, 1} : Dims{1, 1, 1}, "");
-    const Quantised qw =
-        quantised(b, w, DType::f32, DType::f8e4m3fn, c, channelwise ? Dims{5, 1} : Dims{1, 1}, "");
-    const Value y = b.add("scaled_matmul", {qx.q, qw.q, qx.scale, qw.scale},
-                          {{"contract_a", Dims{2}},
-                           {"contract_b", Dims{1}},
-                           {"batch_a", Dims{}},
-                           {"batch_b", Dims{}},
-                           {"dtype", std::string("f32")},
-                           {"bwd_dtype", std::string("f8e5m2")},
-                           {"bwd_calibration", std::string(bwd)},
-                           {"bwd_channelwise", channelwise}});
+    const Quantised qx = quantised(b, x, DType::f32, DType::f8e4m3fn, c, scale_dims.at(scales).first, "");
+    const Quantised qw = quantised(b, w, DType::f32, DType::f8e4m3fn, c, scale_dims.at(scales).second, "");
+    Attrs attrs = {{"contract_a", Dims{2}},
+                   {"contract_b", Dims{1}},
+                   {"batch_a", Dims{}},
+                   {"batch_b", Dims{}},
+                   {"dtype", std::string("f32")}};
+    if (*bwd != 0) {
+      BackwardDots how{DType::f8e5m2, *parse_calibration(bwd), channelwise, 1, 0, 0, c};
+      if (scales == Scales::tiles) how.tile = 2;
+      if (scales == Scales::blocks) how.block = 2;
+      how.set(attrs);
+      EXPECT_EQ((*backward_dots(attrs))->block, how.block);
+    }
+    const Value y = b.add("scaled_matmul", {qx.q, qw.q, qx.scale, qw.scale}, std::move(attrs));
     std::map<Value, Value> seeds = {{y, dy}};
     walk_back({b, seeds, {}, {}, {}}, end_of_params, static_cast<int32_t>(g.nodes().size()));
     g.output("dx", seeds.at(x));
@@ -174,7 +187,7 @@ TEST(Quantised, GradientsPassStraightThrough) {
       std::vector<bool> inside(out.size(), true);
       if (!c.clips()) return std::pair(out, inside);
       for (size_t i = 0; i < out.size(); ++i) {
-        double bound = c.factor;
+        double bound = c.method == Calibration::Method::rms ? 1e9 : c.factor;  // rms,30 clips nothing here
         if (c.method == Calibration::Method::absmax) {
           const size_t row = channelwise ? i / 8 * 8 : 0, end = channelwise ? row + 8 : out.size();
           double most = 0;
@@ -186,19 +199,23 @@ TEST(Quantised, GradientsPassStraightThrough) {
       }
       return std::pair(out, inside);
     };
-    const auto [xs, x_inside] = clipped(in[0]);
-    const auto [ws, w_inside] = clipped(in[1]);
-    for (size_t t = 0; t < 6; ++t) {
+    auto [xs, x_inside] = clipped(in[0]);
+    auto [ws, w_inside] = clipped(in[1]);
+    if (*bwd == 0) {  // the backward dots read what was quantised
+      xs = in[0].data;
+      ws = in[1].data;
+    }
+    for (size_t t = 0; t < 8; ++t) {
       for (size_t k = 0; k < 8; ++k) {
         double want = 0;
-        for (size_t o = 0; o < 5; ++o) want += in[2].data[t * 5 + o] * ws[o * 8 + k];
+        for (size_t o = 0; o < 6; ++o) want += in[2].data[t * 6 + o] * ws[o * 8 + k];
         EXPECT_NEAR(got[0].data[t * 8 + k], x_inside[t * 8 + k] ? want : 0, 1e-6);
       }
     }
-    for (size_t o = 0; o < 5; ++o) {
+    for (size_t o = 0; o < 6; ++o) {
       for (size_t k = 0; k < 8; ++k) {
         double want = 0;
-        for (size_t t = 0; t < 6; ++t) want += in[2].data[t * 5 + o] * xs[t * 8 + k];
+        for (size_t t = 0; t < 8; ++t) want += in[2].data[t * 6 + o] * xs[t * 8 + k];
         EXPECT_NEAR(got[1].data[o * 8 + k], w_inside[o * 8 + k] ? want : 0, 1e-6);
       }
     }
