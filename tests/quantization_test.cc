@@ -252,7 +252,7 @@ TEST(StaticRanges, AFileThatDoesNotFitIsRefused) {
             std::string::npos);
   EXPECT_NE(
       error(act + "[1, 2]}}}}", {load})
-          .find("load_quant_stats_path: there is no range of act of decoder/layers/self_attention/query in "
+          .find("decoder/layers/self_attention/query: load_quant_stats_path: there is no range of act in "
                 "layer 0"),
       std::string::npos);
   EXPECT_NE(error(act + "[1, null]}}}}", {load, "bwd_quantization_calibration_method=static"})

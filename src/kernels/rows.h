@@ -121,13 +121,6 @@ struct Tiles {
   std::span<const int64_t> dims, scales;
 };
 
-// What the random bits of elements `first`, ... of a row of a tensor depend on (quantize_stochastic).
-struct RowNoise {
-  uint64_t stream;
-  uint32_t row;
-  int64_t first;
-};
-
 struct RowTable;  // the inner loops of one ISA (rows_table.h)
 
 class RowKernels {

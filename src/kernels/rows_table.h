@@ -20,6 +20,12 @@ struct AdamWScalars {
   float learning_rate, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, eps_root, weight_decay,
       inverse_correction1, inverse_correction2, grad_scale;
 };
+// What the random bits of elements `first`, ... of a row of a tensor depend on (quantize_stochastic).
+struct RowNoise {
+  uint64_t stream;
+  uint32_t row;
+  int64_t first;
+};
 struct LossSums {
   double loss = 0, lse_squares = 0;
   LossSums& operator+=(const LossSums& other) {

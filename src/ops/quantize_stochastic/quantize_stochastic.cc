@@ -26,9 +26,9 @@ struct Format {
 };
 
 // Lines of StableHLO on tensors of some dims, whose element types Type does not know.
-class Lines {
+class TypedLines {
  public:
-  Lines(Emitter& out, const Dims& dims) : out_(out) {
+  TypedLines(Emitter& out, const Dims& dims) : out_(out) {
     for (const int64_t d : dims) dims_ += fmt::format("{}x", d);
   }
   std::string type(std::string_view dtype) const { return fmt::format("tensor<{}{}>", dims_, dtype); }
@@ -65,7 +65,7 @@ class Lines {
 };
 
 // Word `number` mod 4 of philox4x32({number / 4, 0, key, 0}, stream): ui32 each.
-std::string random_words(Lines& l, const std::string& number, const std::string& key, uint64_t stream) {
+std::string random_words(TypedLines& l, const std::string& number, const std::string& key, uint64_t stream) {
   const auto u32 = [&](uint64_t v) { return l.number(v, "ui32"); };
   std::string c0 = l.binary("shift_right_logical", number, u32(2), "ui32"), c1 = u32(0), c2 = key, c3 = c1;
   const std::string half = l.number(32, "ui64");
@@ -193,7 +193,7 @@ struct QuantizeStochastic {
     g.output("number", b.reshape(number, x.dims));
     g.output("key", b.broadcast(keys, x.dims, {0}));
     const std::vector<std::string> made = emit_graph(c.out, g, c.in);
-    Lines l(c.out, x.dims);
+    TypedLines l(c.out, x.dims);
     const auto u32 = [&](uint64_t v) { return l.number(v, "ui32"); };
     const std::string random = random_words(l, l.cast("bitcast_convert", made[1], "i32", "ui32"),
                                             l.cast("bitcast_convert", made[2], "i32", "ui32"),
