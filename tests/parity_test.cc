@@ -1,10 +1,11 @@
 // Each lever on against off: where the mathematics is the same, so are the bits. Three steps of a small
 // Llama, all weights compared.
+#include "parity.h"
+
 #include <algorithm>
 #include <cmath>
 
 #include "ops/op.h"
-#include "parity.h"
 
 namespace lignum::train {
 namespace {

@@ -428,7 +428,9 @@ TEST(Float8, StochasticRoundingKeepsTheMean) {
       EXPECT_GE(most, want);
       // Five standard deviations of the mean of so many draws between two neighbours.
       EXPECT_NEAR(sum / kCount, want, 5 * 0.5 * (most - least) / std::sqrt(kCount)) << value;
-      if (value == 3.5 || value > largest) EXPECT_EQ(least, most);
+      if (value == 3.5 || value > largest) {
+        EXPECT_EQ(least, most);
+      }
     }
   }
 }
