@@ -67,7 +67,8 @@ TEST(Quantization, RulesAreReadStrictly) {
             std::string::npos);
   EXPECT_NE(error(R"([{"act_qtype": "int8"}])").find("float8_e4m3fn or float8_e5m2"), std::string::npos);
   EXPECT_NE(error(R"([{"act_static": true}])").find("no such key"), std::string::npos);
-  EXPECT_NE(error(R"([{"act_calibration_method": 3}])").find("a text is wanted"), std::string::npos);
+  EXPECT_NE(error(R"([{"act_calibration_method": 3}])").find("a text (\"absmax\" say) is wanted"),
+            std::string::npos);
 }
 
 TEST(Quantization, TilesAndBlocks) {
@@ -102,7 +103,7 @@ TEST(Quantization, TilesAndBlocks) {
 }
 
 // A step of lignum-tiny with the rules of that text instead of the keys'.
-Result<Program> made(std::vector<std::string> words, const std::string& rules = "") {
+Result<Program> quantised_step(std::vector<std::string> words, const std::string& rules = "") {
   words.insert(words.end(), {"use_qwix_quantization=true", "quantization=fp8_full"});
   LIGNUM_ASSIGN_OR_RETURN(const config::Config c,
                           config::Config::load(std::nullopt, with_model(std::move(words))));
@@ -128,22 +129,23 @@ std::map<std::string, int64_t> quantised_dots(const Program& p) {
 
 TEST(Quantization, FirstAndLastLayersStayAsTheyAre) {
   const int64_t layers = config::preset("lignum-tiny")->layers;
-  const auto all = made({});
+  const auto all = quantised_step({});
   ASSERT_TRUE(all.ok()) << all.status().message();
   EXPECT_EQ(quantised_dots(*all)["decoder/layers/mlp/wo"], layers);
-  const auto some = made({"num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=1"});
+  const auto some = quantised_step({"num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=1"});
   ASSERT_TRUE(some.ok()) << some.status().message();
   EXPECT_EQ(quantised_dots(*some)["decoder/layers/mlp/wo"], layers - 2);
-  const auto none = made({"num_layers_at_start_in_bf16=" + std::to_string(layers)});
+  const auto none = quantised_step({"num_layers_at_start_in_bf16=" + std::to_string(layers)});
   EXPECT_TRUE(quantised_dots(*none).empty());
   EXPECT_EQ(none->notes.size(), 1U);
-  EXPECT_EQ(made({"num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=" + std::to_string(layers)})
-                .status()
-                .message(),
-            fmt::format(
-                "num_layers_at_start_in_bf16=1 and num_layers_at_end_in_bf16={}: model_name=lignum-tiny has "
-                "{} layers; lower one of them",
-                layers, layers));
+  EXPECT_EQ(
+      quantised_step({"num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=" + std::to_string(layers)})
+          .status()
+          .message(),
+      fmt::format(
+          "num_layers_at_start_in_bf16=1 and num_layers_at_end_in_bf16={}: model_name=lignum-tiny has "
+          "{} layers; lower one of them",
+          layers, layers));
 }
 
 TEST(Quantization, ARuleMayNameTheHeadButNoEmbedding) {
@@ -154,7 +156,7 @@ TEST(Quantization, ARuleMayNameTheHeadButNoEmbedding) {
     std::string text = rule;
     text.replace(text.find("PATH"), 4, path);
     text.replace(text.find("TILE"), 4, tile);
-    return made({"num_vocab_tiling=2"}, text);
+    return quantised_step({"num_vocab_tiling=2"}, text);
   };
   const auto head = with("decoder/logits_dense", "null");
   ASSERT_TRUE(head.ok()) << head.status().message();
