@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <optional>
 
@@ -180,6 +181,33 @@ TEST_F(Emission, Collectives) {
   for (const auto& [ranks, module] : modules) {
     ASSERT_LE(ranks, kDevices);
     run(module);
+  }
+}
+
+// On a mesh whose groups are no runs of ranks, each rank gets its own place.
+TEST_F(Emission, AxisIndex) {
+  ir::Graph g;
+  g.stage = ir::Stage::local;
+  ops::Builder b(g);
+  const ops::Value x = g.param("x", {DType::i32, {}, {}});
+  const auto index = [&](const char* axis) {
+    return b.add("axis_index", {}, {{"axis", std::string(axis)}, {"group", int64_t{2}}});
+  };
+  for (const char* axis : {"data", "fsdp"}) g.output(axis, b.elementwise("add", {x, index(axis)}));
+  pjrt::PrintOptions o;
+  o.replicas = 4;
+  o.axes = {{"data", {{0, 2}, {1, 3}}}, {"fsdp", {{0, 1}, {2, 3}}}};
+  auto step = pjrt::load_step(*client_, g, o, kQuickCompile);
+  ASSERT_TRUE(step.ok()) << step.status().message();
+  const int32_t ten = 10;
+  const auto results = step->run(std::vector<std::vector<HostView>>(4, {{DType::i32, {}, &ten}}));
+  ASSERT_TRUE(results.ok()) << results.status().message();
+  for (int r = 0; r < 4; ++r) {
+    int32_t got[2];
+    for (size_t i = 0; i < 2; ++i)
+      std::memcpy(&got[i], (*results)[static_cast<size_t>(r)][i].data.data(), sizeof got[i]);
+    EXPECT_EQ(got[0], 10 + r / 2);
+    EXPECT_EQ(got[1], 10 + r % 2);
   }
 }
 

@@ -42,6 +42,8 @@ const char* kind_name(Kind kind) {
       return "all_reduce";
     case Kind::broadcast:
       return "broadcast";
+    case Kind::permute:
+      return "permute";
     case Kind::barrier:
       return "barrier";
   }
@@ -56,7 +58,8 @@ bool same_call(const Collective& a, const Collective& b) {
          a.row_elems == b.row_elems &&
          (!is_sum(a.kind) ||
           (a.out_dtype.value_or(a.dtype) == b.out_dtype.value_or(b.dtype) && a.maximum == b.maximum)) &&
-         (!rows || a.logical_rows == b.logical_rows) && (a.kind != Kind::broadcast || a.root == b.root);
+         (!rows || a.logical_rows == b.logical_rows) && (a.kind != Kind::broadcast || a.root == b.root) &&
+         (a.kind != Kind::permute || a.shift == b.shift);
 }
 
 std::string describe(const Collective& c) {
@@ -72,6 +75,7 @@ std::string describe(const Collective& c) {
   }
   if (c.maximum) text += ", maximum";
   if (c.kind == Kind::broadcast) text += fmt::format(", root {}", c.root);
+  if (c.kind == Kind::permute) text += fmt::format(", shift {}", c.shift);
   return text;
 }
 
@@ -89,6 +93,12 @@ Status check(const Collective& c, int group_size) {
   }
   if (c.kind == Kind::broadcast && (c.root < 0 || c.root >= group_size)) {
     return internal_error("{}: root must be in 0..{}", describe(c), group_size - 1);
+  }
+  if (c.kind == Kind::permute && (c.shift < 0 || c.shift >= group_size)) {
+    return internal_error("{}: shift must be in 0..{}", describe(c), group_size - 1);
+  }
+  if (c.kind == Kind::permute && c.shift != 0 && c.in == c.out && c.in != nullptr) {
+    return internal_error("{}: not in place", describe(c));
   }
   if (is_sum(c.kind)) LIGNUM_RETURN_IF_ERROR(check_sum_dtypes(c));
   const bool any = c.outer * c.local_rows * c.row_elems > 0;

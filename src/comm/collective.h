@@ -12,7 +12,7 @@
 
 namespace lignum::comm {
 
-enum class Kind : uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, barrier };
+enum class Kind : uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, permute, barrier };
 
 const char* kind_name(Kind);
 
@@ -23,11 +23,13 @@ const char* kind_name(Kind);
 //   reduce_scatter  in [outer, logical_rows, row_elems]  out [outer, local_rows, row_elems]
 //   all_reduce      in, out [outer, local_rows, row_elems]
 //   broadcast       in (read on the root only), out [outer, local_rows, row_elems]
+//   permute         in, out [outer, local_rows, row_elems]: out is the `in` of the rank `shift` places before
+//                   this one, round the group
 //   barrier         nothing but group and id is read
 //
 // Rank i of the group holds rows i*local_rows and on. An uneven dim is padded in the local shape and nowhere
 // else: logical_rows may be anything in 1..G*local_rows; all_gather drops the rows past it, reduce_scatter
-// gives zeros there. (all_reduce and broadcast do not read logical_rows.)
+// gives zeros there. (The other kinds do not read logical_rows.)
 //
 // Sums are this project's own, and their bits are a function of the values alone: whoever owns an element
 // adds the ranks' values in ascending rank order, starting from the first rank's value (so -0 stays -0): bf16
@@ -55,6 +57,7 @@ struct Collective {
   int64_t logical_rows = 1;
   int group = 0;   // as given by Transport::add_group
   int root = 0;    // broadcast: position in the group
+  int shift = 0;   // permute: 0..G-1
   int64_t id = 0;  // the graph's node, say: compared between ranks, and named in errors
 };
 

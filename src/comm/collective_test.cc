@@ -157,6 +157,12 @@ TEST(Check, SaysWhatIsWrong) {
   bad.kind = Kind::broadcast;
   bad.root = 2;
   EXPECT_NE(message(bad).find("root must be in 0..1"), std::string::npos);
+  bad.kind = Kind::permute;
+  bad.shift = 2;
+  EXPECT_NE(message(bad).find("shift must be in 0..1"), std::string::npos);
+  bad.shift = 1;
+  bad.out = x;
+  EXPECT_NE(message(bad).find("not in place"), std::string::npos);
 }
 
 }  // namespace

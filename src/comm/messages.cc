@@ -354,6 +354,16 @@ bool MessageTransport::move(const Collective& c, Group& group) {
       const auto from = [&](int i) { return i == c.root && !is_root ? all : Strips{}; };
       return exchange(Exchange{elem, true, c.in, to, c.out, from}, group);
     }
+
+    case Kind::permute: {
+      const int target = (group.position + c.shift) % group.size();
+      const int source = (group.position - c.shift + group.size()) % group.size();
+      if (c.shift == 0) copy_bytes(c.out, c.in, total * elem);
+      const Strips all{0, total, 0, 1};
+      const auto to = [&](int i) { return i == target ? all : Strips{}; };
+      const auto from = [&](int i) { return i == source ? all : Strips{}; };
+      return exchange(Exchange{elem, true, c.in, to, c.out, from}, group);
+    }
   }
   return true;
 }

@@ -91,6 +91,11 @@ struct Call {
 
   void broadcast() const { copy_bytes(c.out, peer(c.root).in, elems() * elem_size()); }
 
+  void permute() const {
+    const int from = (position - c.shift + group.size()) % group.size();
+    copy_bytes(c.out, peer(from).in, elems() * elem_size());
+  }
+
   // Reads the peers' buffers; false if the world ended meanwhile.
   bool move(void* scratch) const {
     switch (c.kind) {
@@ -106,6 +111,9 @@ struct Call {
         return true;
       case Kind::broadcast:
         broadcast();
+        return true;
+      case Kind::permute:
+        permute();
         return true;
       case Kind::barrier:
         return true;

@@ -338,7 +338,7 @@ TEST_P(Moves, ManyIterations) {
     std::vector<int32_t> in(4096);
     std::vector<int32_t> out(16384);
     for (int64_t k = 0; k < 3000; ++k) {
-      const auto kind = static_cast<Kind>(random.below(4 * k, 5));
+      const auto kind = static_cast<Kind>(random.below(4 * k, 6));
       const auto group = static_cast<int>(random.below(4 * k + 1, 3));
       const auto count = static_cast<int64_t>(random.below(4 * k + 2, k % 50 == 0 ? 4000 : 60)) + 1;
       const std::vector<int>& ranks = groups[group];
@@ -354,6 +354,7 @@ TEST_P(Moves, ManyIterations) {
                                     .local_rows = rows,
                                     .logical_rows = logical,
                                     .group = group,
+                                    .shift = kind == Kind::permute ? static_cast<int>(k % size) : 0,
                                     .id = k}));
       const auto sent = [&](int rank, int64_t i) {
         return static_cast<int32_t>(int64_t{1000003} * rank + i * 17 + k);
@@ -379,6 +380,11 @@ TEST_P(Moves, ManyIterations) {
           case Kind::broadcast:
             wrong += out[i] != sent(ranks[0], i) ? 1 : 0;
             break;
+          case Kind::permute: {
+            const auto source = static_cast<size_t>((t.group_rank(group) + size - k % size) % size);
+            wrong += out[i] != sent(ranks[source], i) ? 1 : 0;
+            break;
+          }
           case Kind::barrier:
             break;
         }
@@ -397,8 +403,8 @@ TEST_P(Allocations, SteadyStateAllocatesNothing) {
     int64_t before = 0;
     for (int k = 0; k < 40; ++k) {
       if (k == 2) before = allocations_of_this_thread();
-      for (const Kind kind :
-           {Kind::all_gather, Kind::reduce_scatter, Kind::all_reduce, Kind::broadcast, Kind::barrier}) {
+      for (const Kind kind : {Kind::all_gather, Kind::reduce_scatter, Kind::all_reduce, Kind::broadcast,
+                              Kind::permute, Kind::barrier}) {
         for (const int64_t rows : {1, 3000}) {
           LIGNUM_RETURN_IF_ERROR(t.run({.kind = kind,
                                         .in = in.data(),

@@ -107,10 +107,15 @@ struct Executor::Impl final : ops::Collectives {
       case ops::CollectiveCall::Kind::all_reduce:
         c.kind = comm::Kind::all_reduce;
         break;
+      case ops::CollectiveCall::Kind::permute:
+        c.kind = comm::Kind::permute;
+        break;
     }
     c.dtype = call.dtype;
-    if (call.kind != ops::CollectiveCall::Kind::all_gather) c.out_dtype = call.out_dtype;
+    const bool moves = c.kind == comm::Kind::all_gather || c.kind == comm::Kind::permute;
+    if (!moves) c.out_dtype = call.out_dtype;
     c.maximum = call.maximum;
+    c.shift = static_cast<int>(call.shift);
     c.in = call.in;
     c.out = call.out;
     c.outer = call.outer;
@@ -120,6 +125,13 @@ struct Executor::Impl final : ops::Collectives {
     c.group = group->second;
     last_ticket = engine->submit(c, event != nullptr ? &event->time : nullptr);
     return {};
+  }
+
+  int64_t position(std::string_view axis) const override {
+    const auto group = groups.find(axis);
+    LIGNUM_CHECK(group != groups.end() && options.transport != nullptr, "no group of ranks for mesh axis {}",
+                 axis);
+    return options.transport->group_rank(group->second);
   }
 
   std::unique_ptr<Block> prepare(const passes::Scheduled& s, const passes::Layout& layout,
@@ -200,7 +212,7 @@ struct Executor::Impl final : ops::Collectives {
     const bool is_start = ins.kind == Instruction::Kind::start;
     const int64_t begin = event != nullptr && !is_start ? now_ns() : 0;
     const Status status = ins.op->cpu({ins.site->site, ins.in_pointers, ins.out_pointers, workspace,
-                                       *options.parallel, options.choice, is_start ? this : nullptr});
+                                       *options.parallel, options.choice, engine ? this : nullptr});
     if (!status.ok()) return context(status, block, ins, loops);
     if (is_start) {
       ticket(ins, loops) = last_ticket;

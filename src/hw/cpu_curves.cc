@@ -17,7 +17,7 @@ namespace lignum::hw {
 namespace {
 
 constexpr std::array<std::string_view, 5> kCollectives = {"all_gather", "reduce_scatter", "all_reduce",
-                                                          "all_to_all", "permute_ranks"};
+                                                          "all_to_all", "collective_permute"};
 
 // The rate at `threads` from the points that `pick` accepts, grouped by thread count: `rate_at` gives one
 // group's rate.

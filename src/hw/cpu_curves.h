@@ -20,7 +20,7 @@
 
 namespace lignum::hw {
 
-enum class Collective { all_gather, reduce_scatter, all_reduce, all_to_all, permute_ranks };
+enum class Collective { all_gather, reduce_scatter, all_reduce, all_to_all, collective_permute };
 std::string_view collective_name(Collective);
 std::optional<Collective> collective_from_name(std::string_view);
 

@@ -210,7 +210,7 @@ Result<double> slice_collective_time(const Spec& spec, Collective op, double byt
       return 2 * once;
     case Collective::all_to_all:
       return std::max(once, bytes * links.bisection / links.one);
-    case Collective::permute_ranks:
+    case Collective::collective_permute:
       return bytes / links.one;
   }
   return internal_error("collective {}", static_cast<int>(op));
@@ -239,7 +239,7 @@ Result<double> collective_time(const Spec& spec, Collective op, double bytes, co
       return inside + 2 * shard * crossing / dcn;
     case Collective::all_to_all:
       return std::max(inside, bytes * crossing / dcn);
-    case Collective::permute_ranks:
+    case Collective::collective_permute:
       return bytes / dcn;
   }
   return internal_error("collective {}", static_cast<int>(op));
@@ -248,6 +248,12 @@ Result<double> collective_time(const Spec& spec, Collective op, double bytes, co
 Result<double> collective_time(const Spec& cpu, Collective op, double bytes, int ranks) {
   if (!cpu.is_cpu()) return user_error("{}: a collective needs a group of its torus", cpu.name());
   if (ranks <= 1 || bytes <= 0) return 0.0;
+  const auto& measured = cpu.curves().collectives;
+  if (op == Collective::collective_permute &&
+      std::none_of(measured.begin(), measured.end(), [&](const CollectivePoint& p) { return p.op == op; })) {
+    op = Collective::all_gather;
+    bytes *= static_cast<double>(ranks) / (ranks - 1);
+  }
   LIGNUM_ASSIGN_OR_RETURN(const double bandwidth, cpu.curves().collective_bandwidth(op, ranks, bytes));
   return bytes / bandwidth;
 }

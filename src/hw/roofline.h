@@ -82,21 +82,22 @@ Result<Estimate> copy_time(const Spec&, Share, double bytes);
 
 // Seconds of one collective, on every device of the group, that no other collective shares links with.
 //   `bytes` W: all_gather: the gathered tensor; reduce_scatter: the tensor before it is scattered;
-//   all_reduce: the tensor; all_to_all, permute_ranks: the tensor of one device. N = devices of the group, L
-//   = link one way, d = devices a chip. all_gather, reduce_scatter: W (N-1)/N / B,  all_reduce: twice that, B
-//   = directions * L / d: each chip receives over all
+//   all_reduce: the tensor; all_to_all, collective_permute: the tensor of one device. N = devices of the
+//   group, L = link one way, d = devices a chip. all_gather, reduce_scatter: W (N-1)/N / B,  all_reduce:
+//   twice that, B = directions * L / d: each chip receives over all
 //     its links at once, and each of its devices fetches a copy of its own. (Ring bound per axis; measured at
 //     2x2x1: all_gather 179 GB/s a chip = 2 x 89.5.)
 //   all_to_all: half of all bytes crosses the middle of the longest axis: max over axes of d W n / (4 c) / L,
 //   n chips along
 //     it, c = 2 (ring) or 1 (line); and no faster than W (N-1)/N / B.
-//   permute_ranks: d W / L: to the neighbour, over one link.
+//   collective_permute: d W / L: to the neighbour, over one link.
 //   Inside a chip: L = the die-to-die rate, one direction, d = 1.
 //   Over S slices, n devices of the group in each, D = a chip's DCN rate / d: first each device exchanges its
 //   shard across
 //     slices, W/n (S-1)/S / D (all_reduce: twice), then the slice does its part; all_to_all: the slower of
-//     slice and W (S-1)/S / D; permute_ranks: W / D. Nominal rates: nothing published to check them by.
-// CPU (no topology): W / measured bandwidth for that op and number of ranks.
+//     slice and W (S-1)/S / D; collective_permute: W / D. Nominal rates: nothing published to check them by.
+// CPU (no topology): W / measured bandwidth for that op and number of ranks. A specification of before
+// collective_permute was measured: the all_gather by which a rank receives as many bytes.
 Result<double> collective_time(const Spec&, Collective, double bytes, const Group&);
 Result<double> collective_time(const Spec& cpu, Collective, double bytes, int ranks);
 

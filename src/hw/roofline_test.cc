@@ -153,7 +153,7 @@ TEST(CollectiveTime, InsideAChipNextDoorAndAcross) {
   EXPECT_DOUBLE_EQ(*collective_time(spec, Collective::all_gather, 1.2e9, *mesh_group(t, 2, 1)),
                    0.6e9 / 600e9);
   // To the neighbour on one link, which both cores of the chip use.
-  EXPECT_DOUBLE_EQ(*collective_time(spec, Collective::permute_ranks, 1e9, *mesh_group(t, 4, 2)),
+  EXPECT_DOUBLE_EQ(*collective_time(spec, Collective::collective_permute, 1e9, *mesh_group(t, 4, 2)),
                    2e9 / 89.5e9);
   // A ring of four chips: each sends quarters one hop left, one hop right, one two hops. Half of a chip's 2
   // GB crosses the middle, over two cuts of one link each way: 2e9 * 4 / 8.

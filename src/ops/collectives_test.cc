@@ -24,6 +24,8 @@ class Recorder final : public Collectives {
     calls.push_back(call);
     return {};
   }
+  int64_t position(std::string_view) const override { return place; }
+  int64_t place = 0;
   std::vector<CollectiveCall> calls;
 };
 
@@ -78,6 +80,13 @@ void carry_out(const std::vector<CollectiveCall>& calls) {
             ASSERT_EQ(c.local_rows, 1);
             store_from_double(c.out_dtype, c.out, e, c.maximum ? largest(e) : sum(e));
             break;
+          case CollectiveCall::Kind::permute: {
+            ASSERT_EQ(c.outer * c.local_rows, 1);
+            ASSERT_TRUE(c.shift >= 0 && c.shift < ranks) << c.shift;
+            const CollectiveCall& source = calls[static_cast<size_t>((r + ranks - c.shift) % ranks)];
+            store_from_double(c.dtype, c.out, e, load_as_double(c.dtype, source.in, e));
+            break;
+          }
         }
       }
     }
@@ -235,7 +244,24 @@ TEST_P(CollectiveTest, PrintsStableHlo) {
   for (const std::string& line : out.lines) text += line + "\n";
   EXPECT_NE(text.find(names[0] + " = "), std::string::npos) << text;
   EXPECT_NE(text.find(mlir_type(s.out[0])), std::string::npos) << text;
-  EXPECT_NE(text.find(out.replica_groups("")), std::string::npos) << text;
+  const bool permutes = text.find("source_target_pairs = dense<[[0, ") != std::string::npos;
+  EXPECT_TRUE(permutes || text.find(mlir_table(out.groups(""))) != std::string::npos) << text;
+}
+
+// Not a collective, but of a group: each rank has its own.
+TEST(AxisIndex, IsTheRanksPlace) {
+  const Op& op = get_op("axis_index");
+  const CaseSite s(op, {"", {}, {{"axis", std::string("fsdp")}, {"group", int64_t{4}}}});
+  Recorder recorder;
+  recorder.place = 3;
+  int32_t at = -1;
+  void* to[] = {&at};
+  Serial serial;
+  ASSERT_TRUE(op.cpu(CpuCall{s.site, {}, to, nullptr, serial, {}, &recorder}).ok());
+  EXPECT_EQ(at, 3);
+  RefTensor want{{}, {0}};
+  op.reference(RefCall{s.site, {}, {&want, 1}, 3});
+  EXPECT_EQ(want.data[0], 3);
 }
 
 }  // namespace

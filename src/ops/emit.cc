@@ -42,8 +42,7 @@ class Inside final : public Emitter {
   explicit Inside(Emitter& outside) : outside_(outside) {}
   std::string fresh() override { return outside_.fresh(); }
   void line(std::string text) override { outside_.line("  " + std::move(text)); }
-  std::string replica_groups(std::string_view axis) override { return outside_.replica_groups(axis); }
-  int64_t axis_size(std::string_view axis) override { return outside_.axis_size(axis); }
+  std::vector<std::vector<int64_t>> groups(std::string_view axis) override { return outside_.groups(axis); }
   bool host_memory() override { return outside_.host_memory(); }
 
  private:

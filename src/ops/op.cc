@@ -1,5 +1,7 @@
 #include "ops/op.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 
@@ -173,6 +175,12 @@ std::string mlir_dtype(DType d) {
     default:
       return std::string(dtype_name(d));
   }
+}
+
+std::string mlir_table(const std::vector<std::vector<int64_t>>& rows) {
+  std::string text;
+  for (const auto& row : rows) text += fmt::format("{}[{}]", text.empty() ? "" : ", ", fmt::join(row, ", "));
+  return fmt::format("dense<[{}]> : tensor<{}x{}xi64>", text, rows.size(), rows.empty() ? 0 : rows[0].size());
 }
 
 std::string mlir_type(const Type& t) {

@@ -145,6 +145,7 @@ struct RefCall {
   Site site;
   std::span<const RefTensor* const> in;
   std::span<RefTensor> out;  // dims set, data sized and zero
+  int64_t position = 0;      // axis_index: where the rank stands on its axis
 };
 // For collectives alone: peers[r] is rank r's input. Other ops never see it.
 struct RefGroupCall {
@@ -157,7 +158,7 @@ struct RefGroupCall {
 // What collectives call; exec implements it over a transport. The summation is ours: in fp32, in ascending
 // rank order.
 struct CollectiveCall {
-  enum class Kind : uint8_t { all_gather, reduce_scatter, all_reduce } kind;
+  enum class Kind : uint8_t { all_gather, reduce_scatter, all_reduce, permute } kind;
   bool maximum = false;  // all_reduce: the largest, not the sum
   DType dtype;           // of in, and of out where nothing is summed
   DType out_dtype;       // of sums: dtype, or f32 over a bf16 wire
@@ -165,15 +166,18 @@ struct CollectiveCall {
   void* out;
   // The tensor seen as [outer, rows, row_elements]; rows is the dim that is gathered or scattered. One rank's
   // shard has local_rows = ceil(logical_rows / group size) rows; rows beyond logical_rows are padding:
-  // all_gather drops them, reduce_scatter takes them as zero. all_reduce: outer 1, local_rows 1, row_elements
-  // = all.
+  // all_gather drops them, reduce_scatter takes them as zero. all_reduce and permute: outer 1, local_rows 1,
+  // row_elements = all.
   int64_t outer, local_rows, row_elements, logical_rows;
   std::string_view axis;  // the mesh axis of the group
+  int64_t shift = 0;      // permute: out is the `in` of the rank that many places before, round the group
 };
 class Collectives {
  public:
   virtual ~Collectives() = default;
   virtual Status start(const CollectiveCall&) = 0;  // in and out stay untouched by others until the await
+  // Where this rank stands on a mesh axis.
+  virtual int64_t position(std::string_view axis) const = 0;
 };
 
 struct CpuCall {
@@ -183,7 +187,7 @@ struct CpuCall {
   void* workspace;                  // workspace() bytes, 64-byte aligned; contents undefined
   Parallel& parallel;
   kernels::Choice choice;
-  Collectives* collectives;  // collectives only
+  Collectives* collectives;  // of the rank; null where there is one rank
 };
 
 // Which results may or must share an input's buffer: pairs {result, input}.
@@ -201,12 +205,13 @@ class Emitter {
   virtual ~Emitter() = default;
   virtual std::string fresh() = 0;  // a new SSA name, "%v12"
   virtual void line(std::string text) = 0;
-  virtual std::string replica_groups(std::string_view axis) = 0;  // "dense<[[0, 1]]> : tensor<1x2xi64>"
-  virtual int64_t axis_size(std::string_view axis) = 0;
+  // The groups of replicas that differ in a mesh axis alone, each in the axis' order.
+  virtual std::vector<std::vector<int64_t>> groups(std::string_view axis) = 0;
   virtual bool host_memory() { return false; }  // whether placements in host memory are printed
 };
-std::string mlir_type(const Type&);  // tensor<2x37xf32>
-std::string mlir_dtype(DType);       // f32, bf16, f8E4M3FN, i32, i1
+std::string mlir_type(const Type&);                                // tensor<2x37xf32>
+std::string mlir_table(const std::vector<std::vector<int64_t>>&);  // dense<[[0, 1]]> : tensor<1x2xi64>
+std::string mlir_dtype(DType);                                     // f32, bf16, f8E4M3FN, i32, i1
 struct EmitCall {
   Emitter& out;
   Site site;

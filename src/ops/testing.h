@@ -54,8 +54,7 @@ class Lines final : public Emitter {
  public:
   std::string fresh() override { return fmt::format("%v{}", count_++); }
   void line(std::string text) override { lines.push_back(std::move(text)); }
-  std::string replica_groups(std::string_view) override { return "dense<[[0, 1]]> : tensor<1x2xi64>"; }
-  int64_t axis_size(std::string_view) override { return 2; }
+  std::vector<std::vector<int64_t>> groups(std::string_view) override { return {{0, 1}}; }
   std::vector<std::string> lines;
 
  private:

@@ -51,14 +51,7 @@ class Printer final : public ops::Emitter {
   // ops::Emitter
   std::string fresh() override { return fmt::format("%v{}", names_++); }
   void line(std::string text) override { out_ += "    " + std::move(text) + '\n'; }
-  std::string replica_groups(std::string_view axis) override {
-    const auto& groups = find(axis).groups;
-    std::vector<std::string> rows;
-    for (const auto& group : groups) rows.push_back(fmt::format("[{}]", fmt::join(group, ", ")));
-    return fmt::format("dense<[{}]> : tensor<{}x{}xi64>", fmt::join(rows, ", "), groups.size(),
-                       groups[0].size());
-  }
-  int64_t axis_size(std::string_view axis) override { return find(axis).size(); }
+  std::vector<std::vector<int64_t>> groups(std::string_view axis) override { return find(axis).groups; }
   bool host_memory() override { return options_.host_memory; }
 
  private:

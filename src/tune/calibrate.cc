@@ -413,8 +413,9 @@ class Calibrator {
     std::vector<int> ranks;
     for (int r = 2; r <= options_.max_ranks; r *= 2) ranks.push_back(r);
     if (ranks.empty()) return {};
-    constexpr std::array<hw::Collective, 3> kOps = {
-        hw::Collective::all_gather, hw::Collective::reduce_scatter, hw::Collective::all_reduce};
+    constexpr std::array<hw::Collective, 4> kOps = {
+        hw::Collective::all_gather, hw::Collective::reduce_scatter, hw::Collective::all_reduce,
+        hw::Collective::collective_permute};
     const double each = kCollectiveShare * options_.seconds /
                         static_cast<double>(ranks.size() * kOps.size() * kCollectiveBytes.size());
     for (const int r : ranks) {

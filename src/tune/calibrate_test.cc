@@ -97,8 +97,8 @@ TEST(RowBench, RunsEverySubjectOnAnyPool) {
 
 TEST(CollectiveBench, TimesEachKindBetweenRanks) {
   for (const int ranks : {2, 4}) {
-    for (const hw::Collective op :
-         {hw::Collective::all_gather, hw::Collective::reduce_scatter, hw::Collective::all_reduce}) {
+    for (const hw::Collective op : {hw::Collective::all_gather, hw::Collective::reduce_scatter,
+                                    hw::Collective::all_reduce, hw::Collective::collective_permute}) {
       const Result<hw::Measurement> m = measure_collective(op, ranks, 1 << 14, 2e-3);
       ASSERT_TRUE(m.ok()) << m.status().message();
       EXPECT_GT(m->seconds, 0);

@@ -20,6 +20,8 @@ Result<comm::Kind> kind_of(hw::Collective op) {
       return comm::Kind::reduce_scatter;
     case hw::Collective::all_reduce:
       return comm::Kind::all_reduce;
+    case hw::Collective::collective_permute:
+      return comm::Kind::permute;
     default:
       return internal_error("the transport has no {}", hw::collective_name(op));
   }
@@ -29,8 +31,10 @@ Result<comm::Kind> kind_of(hw::Collective op) {
 class Rank {
  public:
   Rank(comm::Kind kind, int ranks, int64_t bytes) : kind_(kind), ranks_(ranks) {
-    rows_ = std::max<int64_t>(1, bytes / static_cast<int64_t>(sizeof(float)) / ranks);
-    const auto whole = static_cast<size_t>(rows_ * ranks);
+    // A permute's tensor is each rank's own; the others' is cut between the ranks.
+    const bool cut = kind != comm::Kind::permute;
+    rows_ = std::max<int64_t>(1, bytes / static_cast<int64_t>(sizeof(float)) / (cut ? ranks : 1));
+    const auto whole = static_cast<size_t>(cut ? rows_ * ranks : rows_);
     in_.resize(kind == comm::Kind::all_gather ? static_cast<size_t>(rows_) : whole, 1.0f);
     out_.resize(kind == comm::Kind::reduce_scatter ? static_cast<size_t>(rows_) : whole);
   }
@@ -46,6 +50,7 @@ class Rank {
     collective_.local_rows = kind_ == comm::Kind::all_reduce ? rows_ * ranks_ : rows_;
     collective_.logical_rows = rows_ * ranks_;
     collective_.group = group;
+    collective_.shift = kind_ == comm::Kind::permute ? 1 : 0;
     LIGNUM_ASSIGN_OR_RETURN(const auto engine, comm::CommEngine::create(transport));
 
     LIGNUM_RETURN_IF_ERROR(run(*engine, 1));  // touches the pages

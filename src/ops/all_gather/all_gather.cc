@@ -69,7 +69,7 @@ struct AllGather {
     const std::string gathered = c.out.fresh();
     c.out.line(fmt::format(
         "{} = \"stablehlo.all_gather\"({}) <{{all_gather_dim = {} : i64, replica_groups = {}}}> : {} -> {}",
-        gathered, c.in[0], dim, c.out.replica_groups(c.site.attrs.get<std::string>("axis")),
+        gathered, c.in[0], dim, mlir_table(c.out.groups(c.site.attrs.get<std::string>("axis"))),
         mlir_types(c.site.in), mlir_type(whole)));
     return {emit_cut(c.out, gathered, whole, c.site.out[0])};
   }

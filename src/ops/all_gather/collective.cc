@@ -31,10 +31,11 @@ Type started(Type x, int64_t dim, int64_t size) {
   return x;
 }
 
-Status start_collective(const CpuCall& c, CollectiveCall::Kind kind, const Type& whole, bool maximum) {
+Status start_collective(const CpuCall& c, CollectiveCall::Kind kind, const Type& whole,
+                        StartOptions options) {
   LIGNUM_CHECK(c.collectives != nullptr, "a collective without a transport");
   CollectiveCall call{.kind = kind,
-                      .maximum = maximum,
+                      .maximum = options.maximum,
                       .dtype = whole.dtype,
                       .out_dtype = c.site.out[0].dtype,
                       .in = c.in[0],
@@ -43,8 +44,9 @@ Status start_collective(const CpuCall& c, CollectiveCall::Kind kind, const Type&
                       .local_rows = 1,
                       .row_elements = whole.elements(),
                       .logical_rows = 1,
-                      .axis = c.site.attrs.get<std::string>("axis")};
-  if (kind != CollectiveCall::Kind::all_reduce) {
+                      .axis = c.site.attrs.get<std::string>("axis"),
+                      .shift = options.shift};
+  if (kind == CollectiveCall::Kind::all_gather || kind == CollectiveCall::Kind::reduce_scatter) {
     const auto dim = static_cast<size_t>(c.site.attrs.get<int64_t>("dim"));
     const std::span<const int64_t> dims = whole.dims;
     call.outer = product(dims.first(dim));

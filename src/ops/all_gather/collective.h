@@ -22,7 +22,11 @@ Result<DType> sum_dtype(const Type& x, const Attrs&);
 Type started(Type x, int64_t dim, int64_t size);
 
 // The call that cpu makes; `whole` is the type that holds all rows, out's for all_gather, in's otherwise.
-Status start_collective(const CpuCall&, CollectiveCall::Kind, const Type& whole, bool maximum = false);
+struct StartOptions {
+  bool maximum = false;
+  int64_t shift = 0;
+};
+Status start_collective(const CpuCall&, CollectiveCall::Kind, const Type& whole, StartOptions options = {});
 
 // The gradient's transfer, started and awaited at once.
 Value run_collective(Builder&, std::string_view kind, Value x, Attrs attrs);

@@ -74,7 +74,7 @@ struct AllReduce {
   static int64_t workspace(const Site&, int) { return 0; }
 
   static Status cpu(const CpuCall& c) {
-    return start_collective(c, CollectiveCall::Kind::all_reduce, c.site.in[0], is_max(c.site));
+    return start_collective(c, CollectiveCall::Kind::all_reduce, c.site.in[0], {.maximum = is_max(c.site)});
   }
 
   static Buffers buffers(const Site& s) {
@@ -84,7 +84,7 @@ struct AllReduce {
   static std::vector<std::string> emit(const EmitCall& c) {
     const std::string sum = c.out.fresh();
     c.out.line(fmt::format("{} = \"stablehlo.all_reduce\"({}) <{{replica_groups = {}}}> ({{", sum, c.in[0],
-                           c.out.replica_groups(c.site.attrs.get<std::string>("axis"))));
+                           mlir_table(c.out.groups(c.site.attrs.get<std::string>("axis")))));
     emit_region(c.out, c.site.in[0].dtype, is_max(c.site) ? "maximum" : "add");
     Type narrow = c.site.out[0];
     narrow.dtype = c.site.in[0].dtype;

@@ -77,7 +77,7 @@ struct ReduceScatter {
     const std::string shard = c.out.fresh();
     c.out.line(fmt::format(
         "{} = \"stablehlo.reduce_scatter\"({}) <{{replica_groups = {}, scatter_dimension = {} : i64}}> ({{",
-        shard, x, c.out.replica_groups(c.site.attrs.get<std::string>("axis")), dim));
+        shard, x, mlir_table(c.out.groups(c.site.attrs.get<std::string>("axis"))), dim));
     emit_region(c.out, whole.dtype, "add");
     Type sum = c.site.out[0];
     sum.dtype = whole.dtype;
