@@ -38,7 +38,8 @@ void run_on_ranks(
                                                      : body(*config, {}, outcome.code);
     return;
   }
-  comm::guard_rank(*self);
+  const Result<int> silence = comm::heartbeat_seconds();
+  comm::guard_rank(*self, silence.ok() ? *silence : 0);
   Result<std::unique_ptr<comm::MpiWorld>> world = comm::MpiWorld::join();
   if (!world.ok()) {
     outcome.status = world.status();
@@ -48,6 +49,7 @@ void run_on_ranks(
     return;
   }
   const auto on_this_rank = [&]() -> Status {
+    LIGNUM_RETURN_IF_ERROR(silence.status());
     LIGNUM_ASSIGN_OR_RETURN(const config::Config config, load_for(words, self->size));
     return body(config, {&(*world)->transport(), (*world)->ranks_here()}, outcome.code);
   };

@@ -102,6 +102,7 @@ void Mailbox::record(const Status& error) {
 
 bool Mailbox::ok(int code, const char* what) {
   if (code == 0) return true;
+  broken_ = true;
   record(internal_error("rank {}: {}: {}", rank_, what, mpi_.error(mpi_.self)));
   return false;
 }

@@ -45,6 +45,8 @@ class Mailbox {
 
   bool ended() const { return ended_.load(std::memory_order_acquire); }
   Status status() const;
+  // The module has failed: another rank's process may be gone.
+  bool broken() const { return broken_; }
   // The world has ended for this rank; the first error counts. Nobody else is told: announce() does.
   void record(const Status& error);
   // Tells the others what ended the world, and that this rank knows, once; as "rank N: ...", if `named`.
@@ -101,6 +103,7 @@ class Mailbox {
   std::atomic<bool> ended_{false};
   Status failure_;
   bool announced_ = false;
+  bool broken_ = false;
   bool left_ = false;
 
   const Meeting* meeting_ = nullptr;  // while wait() is inside one

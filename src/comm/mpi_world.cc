@@ -87,6 +87,7 @@ Result<std::unique_ptr<MpiWorld>> MpiWorld::join() {
   int rank = 0, size = 0, here = 0;
   if (mpi->init(mpi->self, &rank, &size) != 0 || mpi->ranks_here(mpi->self, &here) != 0)
     return internal_error("{}", mpi->error(mpi->self));
+  rank_has_joined();
   return std::unique_ptr<MpiWorld>(new MpiWorld(
       *mpi, std::make_unique<MessageTransport>(*mpi, rank, size, MessageOptions{.names_ranks = true}), here));
 }
@@ -94,6 +95,8 @@ Result<std::unique_ptr<MpiWorld>> MpiWorld::join() {
 Status MpiWorld::close(const Status& own, FunctionRef<void(const Status&)> say) {
   if (!own.ok()) transport_->abort(own);
   transport_->leave();
+  // Where another process is gone its guard says so, and the launcher ends this one.
+  if (transport_->broken()) ::sleep(3);
   // The cause, where this rank failed for another one's sake.
   const Status known = own.ok() ? own : transport_->status();
   const bool first = rank() == 0;

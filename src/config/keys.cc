@@ -252,6 +252,11 @@ std::vector<Row> own_rows() {
            "threads")
           .of({"auto", "threads", "mpi"})
           .ours("auto"),
+      bytes("link_bandwidth",
+            "CPU ranks: collectives take the time of a link of so many bytes a second each way, 1GiB say; 0: "
+            "as fast as this machine moves them")
+          .ours("0"),
+      real("link_latency", 0, 10, "with link_bandwidth: seconds that each hop takes besides").ours("0"),
       integer("threads", 0, 4096, "threads of a rank; 0: the machine's cores divided by the ranks").ours("0"),
       text("target", "what runs the step: own kernels, a PJRT plug-in, or a TPU")
           .of({"cpu", "pjrt", "tpu"})

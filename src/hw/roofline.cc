@@ -258,6 +258,13 @@ Result<double> collective_time(const Spec& cpu, Collective op, double bytes, int
   return bytes / bandwidth;
 }
 
+double link_time(const Link& link, Collective op, double bytes, int ranks) {
+  if (link.bandwidth <= 0 || ranks <= 1) return 0;
+  if (op == Collective::collective_permute) return bytes / link.bandwidth + link.latency;
+  const double once = (ranks - 1) * (bytes / ranks / link.bandwidth + link.latency);
+  return op == Collective::all_reduce ? 2 * once : once;
+}
+
 std::vector<Intensity> hardware_intensities(const Spec& spec) {
   std::vector<Intensity> all;
   const auto add = [&](const char* name, double flops, const Result<double>& bytes_per_second, double times) {

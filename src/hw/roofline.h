@@ -101,6 +101,15 @@ Result<Estimate> copy_time(const Spec&, Share, double bytes);
 Result<double> collective_time(const Spec&, Collective, double bytes, const Group&);
 Result<double> collective_time(const Spec& cpu, Collective, double bytes, int ranks);
 
+// A link between ranks that is as slow as it is asked to be, each way: a ring's time for what
+// collective_time() calls W bytes. all_gather, reduce_scatter: (N-1) (W/N / bandwidth + latency), all_reduce:
+// twice that (Patarasuk, Yuan 2009), collective_permute: W / bandwidth + latency; all_to_all as all_gather.
+struct Link {
+  double bandwidth = 0;  // bytes a second; 0: there is no such link
+  double latency = 0;    // seconds
+};
+double link_time(const Link& link, Collective op, double bytes, int ranks);
+
 // The FLOPs a device must do a byte of each memory or link so that the link is not the bound: peak bf16 (CPU:
 // the best measured f32) over bandwidth, both a chip's. For ICI both directions of one axis count, as is
 // usual (tpu7x: 2307e12/200e9).

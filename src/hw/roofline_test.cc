@@ -147,6 +147,16 @@ TEST(CollectiveTime, LargeTorusGatherAndScatter) {
   EXPECT_EQ(*collective_time(spec, Collective::all_reduce, 22.5e9, all), 2 * gather_seconds);
 }
 
+TEST(CollectiveTime, ALinkOfGivenSpeed) {
+  const Link link{1e9, 1e-5};
+  EXPECT_DOUBLE_EQ(link_time(link, Collective::all_gather, 4e6, 4), 3 * (1e-3 + 1e-5));
+  EXPECT_DOUBLE_EQ(link_time(link, Collective::reduce_scatter, 4e6, 4), 3 * (1e-3 + 1e-5));
+  EXPECT_DOUBLE_EQ(link_time(link, Collective::all_reduce, 4e6, 4), 6 * (1e-3 + 1e-5));
+  EXPECT_DOUBLE_EQ(link_time(link, Collective::collective_permute, 4e6, 4), 4e-3 + 1e-5);
+  EXPECT_EQ(link_time(link, Collective::all_gather, 4e6, 1), 0);
+  EXPECT_EQ(link_time({}, Collective::all_gather, 4e6, 4), 0);
+}
+
 TEST(CollectiveTime, InsideAChipNextDoorAndAcross) {
   const Spec spec = load("tpu7x");
   const Topology t = topology("tpu7x:4x4x4");

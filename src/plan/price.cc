@@ -79,7 +79,12 @@ class Pricer {
       // had for itself.
       const auto cores = static_cast<double>(spec_.machine().cores);
       const auto one = static_cast<double>(group), all = static_cast<double>(mesh_.ranks());
-      return alone * (all / one) * std::min(one, cores) / std::min(all, cores);
+      const double shared = alone * (all / one) * std::min(one, cores) / std::min(all, cores);
+      const double slowed =
+          std::max(shared, hw::link_time(options_.link, *op, bytes, static_cast<int>(group)));
+      collective_seconds_ += slowed;
+      collective_cpu_seconds_ += shared;
+      return slowed;
     }
     if (!options_.topology) {
       return user_error("a step with collectives on {} needs a slice: compile_topology={}-8, say",
@@ -263,7 +268,8 @@ class Pricer {
       return Engines::shared_cores(spec_.machine().cores, share_.ranks, share_.threads, busy);
     };
     const double copy = file_seconds_ > 0 ? file_cpu_seconds_ / file_seconds_ : 1;
-    engines_ = std::make_unique<Engines>(shared(1), shared(copy), shared(1 + copy), options_.overlap);
+    const double talk = collective_seconds_ > 0 ? collective_cpu_seconds_ / collective_seconds_ : 1;
+    engines_ = std::make_unique<Engines>(shared(talk), shared(copy), shared(talk + copy), options_.overlap);
     for (Timed& timed : top.slots) play_slot(top, timed, 0);
     engines_->drain();
     play_copies(top.at_end);
@@ -346,7 +352,8 @@ class Pricer {
   const PriceOptions& options_;
   hw::Share share_;
   double dispatch_ = 0;
-  double file_seconds_ = 0, file_cpu_seconds_ = 0;  // of one of each transfer to and from a file
+  double file_seconds_ = 0, file_cpu_seconds_ = 0;              // of one of each transfer to and from a file
+  double collective_seconds_ = 0, collective_cpu_seconds_ = 0;  // of one of each collective of CPU ranks
   Price price_;
   std::vector<NodePrice> copies_;
   std::unique_ptr<Engines> engines_;
@@ -368,6 +375,7 @@ Result<Price> price(const Program& program, const ProgramOptions& made_with, con
   options.fp16_sums = made_with.fp16_sums;
   options.overlap = made_with.schedule.overlap;
   options.host_file = made_with.host_file;
+  options.link = made_with.link;
   options.memory = &program.memory;
   options.topology = topology;
   const models::Shape& shape = made_with.shape;

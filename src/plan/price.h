@@ -33,6 +33,7 @@ struct PriceOptions {
   bool fp16_sums = false;
   bool overlap = true;  // CPU: the communication engine has a thread of its own, as ExecutorOptions::overlap
   bool host_file = false;  // CPU: host memory is a file, not RAM
+  hw::Link link;           // CPU: what collectives are slowed down to
   const passes::MemoryPlan* memory =
       nullptr;                           // how cold operands are (reuse.h), and the copies that loops make
   std::optional<hw::Topology> topology;  // TPU with collectives: needed, its devices are the ranks

@@ -170,6 +170,9 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   o.optimizer.eps_root = c.real("adam_eps_root");
   o.optimizer.weight_decay = c.real("adam_weight_decay");
   o.optimizer.clip = c.real("gradient_clipping_threshold");
+  o.link = {static_cast<double>(c.integer("link_bandwidth")), c.real("link_latency")};
+  if (o.link.latency > 0 && o.link.bandwidth <= 0)
+    o.notes.emplace_back("link_latency has no effect without link_bandwidth");
   o.host_file = c.text("host_memory").starts_with("file:");
   o.optimizer.offloaded = c.boolean("optimizer_memory_host_offload");
   o.host_parameters = c.boolean("parameter_memory_host_offload");

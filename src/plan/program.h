@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "hw/roofline.h"
 #include "models/model.h"
 #include "passes/memory.h"
 #include "passes/partition.h"
@@ -42,6 +43,7 @@ struct ProgramOptions {
   std::string bf16_dot;
   bool fp16_sums = false;  // CPU: fp8_accumulation=fp16_64, likewise
   bool host_file = false;  // CPU: host memory is a file; likewise
+  hw::Link link;           // CPU: what collectives are slowed down to; likewise
   Outputs outputs = Outputs::state;
   bool logits = false;  // grads and loss only
   // Tiles of tokens in head and loss; see models::loss_tile. A head that is quantised is held whole.

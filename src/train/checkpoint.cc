@@ -156,10 +156,12 @@ Status write_texts(const std::string& folder, const CheckpointState& state,
   return write_file_atomic(join_path(folder, kManifest), manifest.dump(2) + "\n");
 }
 
-Result<int64_t> check_manifest(const std::string& folder) {
+// Into c: the bytes of all files, the manifest's CRC.
+Status check_manifest(const std::string& folder, Checkpoint& c) {
   const std::string path = join_path(folder, kManifest);
   LIGNUM_ASSIGN_OR_RETURN(const json manifest, read_json(path));
-  int64_t bytes = 0;
+  const std::string text = manifest.dump();
+  c.manifest = crc32c(std::as_bytes(std::span(text)));
   try {
     if (const int format = manifest.at("format"); format != kFormat)
       return user_error("{}: format {}, this program reads {}", path, format, kFormat);
@@ -175,12 +177,12 @@ Result<int64_t> check_manifest(const std::string& folder) {
       const std::string crc = fmt::format("{:08x}", sum.crc);
       if (crc != want.at("crc32c").get<std::string>())
         return user_error("{} has CRC {}, {} was written", name, crc, want.at("crc32c").get<std::string>());
-      bytes += sum.size;
+      c.bytes += sum.size;
     }
   } catch (const json::exception& e) {
     return user_error("{}: {}", path, e.what());
   }
-  return bytes;
+  return {};
 }
 
 }  // namespace
@@ -220,9 +222,7 @@ Result<Checkpoint> open_checkpoint(const std::string& folder) {
         "checkpoint {} is damaged: {}; remove or rename the folder to go on from the one before it", folder,
         why.message());
   };
-  Result<int64_t> bytes = check_manifest(folder);
-  if (!bytes.ok()) return damaged(bytes.status());
-  c.bytes = *bytes;
+  if (const Status sums = check_manifest(folder, c); !sums.ok()) return damaged(sums);
   LIGNUM_ASSIGN_OR_RETURN(c.model, config::model_from_folder(folder));
   const std::string path = join_path(folder, kState);
   LIGNUM_ASSIGN_OR_RETURN(const json json_state, read_json(path));

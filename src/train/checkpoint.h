@@ -38,7 +38,8 @@ struct Checkpoint {
   std::string folder;
   config::ModelConfig model;
   CheckpointState state;
-  int64_t bytes = 0;  // of all files
+  int64_t bytes = 0;      // of all files
+  uint32_t manifest = 0;  // CRC-32C of the manifest: another one is another checkpoint
 };
 
 std::string checkpoint_folder(const std::string& run, int64_t step);

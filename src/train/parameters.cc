@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "models/files.h"
+#include "train/crc32c.h"
 
 namespace lignum::train {
 namespace {
@@ -83,6 +84,15 @@ Status init_parameters(const config::ModelConfig& model, const RankShards& shard
     status = view.finish();
   }
   return status;
+}
+
+Result<uint32_t> weights_fingerprint(const ModelFiles& files) {
+  uint32_t crc = 0;
+  for (const TensorInfo* tensor : files.tensors()) {
+    LIGNUM_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, files.data(tensor->name));
+    crc = crc32c(bytes, crc32c(std::as_bytes(std::span(tensor->name)), crc));
+  }
+  return crc;
 }
 
 Status load_parameters(const config::ModelConfig& model, const ModelFiles& files, const RankShards& shards,

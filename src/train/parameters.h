@@ -28,6 +28,10 @@ Status init_parameters(const config::ModelConfig& model, const RankShards& shard
 Status load_parameters(const config::ModelConfig& model, const ModelFiles& files, const RankShards& shards,
                        exec::Executor& executor);
 
+// CRC-32C of all names and bytes of a folder's tensors, which it reads: two folders of one fingerprint are
+// the same weights.
+Result<uint32_t> weights_fingerprint(const ModelFiles& files);
+
 // Writes this rank's part of every parameter, or of what an optimizer keeps of it (of those ranks that hold
 // the same shard, one writes). `from`: the shard of parameter i, in the file's dtype.
 Status write_parameters(const config::ModelConfig& model, const RankShards& shards,

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "comm/paced.h"
 #include "exec/thread_pool.h"
 #include "train/batch_loader.h"
 #include "train/event_file.h"
@@ -366,10 +367,36 @@ class RankLoop {
   std::vector<double> seconds_;
 };
 
+// What a collective takes on that link.
+comm::PacedTransport::Seconds paces(const hw::Link& link) {
+  return [link](const comm::Collective& c, int group) {
+    const auto time = [&](hw::Collective op, int64_t rows) {
+      return hw::link_time(link, op, static_cast<double>(c.outer * rows * c.row_elems * dtype_size(c.dtype)),
+                           group);
+    };
+    switch (c.kind) {
+      case comm::Kind::all_gather:
+        return time(hw::Collective::all_gather, c.logical_rows);
+      case comm::Kind::reduce_scatter:
+        return time(hw::Collective::reduce_scatter, c.logical_rows);
+      case comm::Kind::all_reduce:
+        return time(hw::Collective::all_reduce, c.local_rows);
+      case comm::Kind::permute:
+      case comm::Kind::broadcast:
+        return time(hw::Collective::collective_permute, c.local_rows);
+      case comm::Kind::barrier:
+        return 0.0;
+    }
+    return 0.0;
+  };
+}
+
 }  // namespace
 
 Status run_rank(const Run& run, comm::Transport& transport, TrainSummary& summary, Profile& profile) {
-  LIGNUM_ASSIGN_OR_RETURN(const Ranks ranks, Ranks::join(transport));
+  comm::PacedTransport paced(transport, paces(run.setup.step.link));
+  LIGNUM_ASSIGN_OR_RETURN(const Ranks ranks,
+                          Ranks::join(run.setup.step.link.bandwidth > 0 ? paced : transport));
   RankLoop loop(run, ranks, summary, profile);
   Status status = loop.start();
   if (status.ok()) status = loop.run();

@@ -12,6 +12,7 @@
 #include "plan/price.h"
 #include "plan/report.h"
 #include "report/report.h"
+#include "train/parameters.h"
 #include "train/rank_loop.h"
 #include "train/run_files.h"
 
@@ -251,7 +252,14 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
   }
   // What a machine, its files and its view of a shared folder make of one configuration.
   LIGNUM_RETURN_IF_ERROR(processes.agree({{"the rows of train_files", data.fingerprint()},
-                                          {"the newest checkpoint", resume ? resume->state.step : -1}}));
+                                          {"the newest checkpoint", resume ? resume->state.step : -1},
+                                          {"the CRC of its manifest", resume ? resume->manifest : 0}}));
+  const std::string weights = resume ? "" : config.text("model_path");
+  if (!weights.empty() && processes.size() > 1) {
+    LIGNUM_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(weights));
+    LIGNUM_ASSIGN_OR_RETURN(const uint32_t crc, weights_fingerprint(files));
+    LIGNUM_RETURN_IF_ERROR(processes.agree({{"the CRC of model_path's tensors", crc}}));
+  }
   Run run{.config = config,
           .options = options,
           .setup = std::move(setup),
@@ -262,9 +270,8 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
           .folder = folder,
           .checkpoints = checkpoints,
           .resume = std::move(resume),
-          .weights = {},
+          .weights = weights,
           .budget = budget};
-  if (!run.resume) run.weights = config.text("model_path");
   LIGNUM_RETURN_IF_ERROR(limit_steps(run));
   log_start(run);
   TrainSummary summary;

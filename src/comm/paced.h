@@ -1,0 +1,34 @@
+// A transport over a link that is slower than memory: what a collective would take on it passes before it is
+// done, in sleep, as if an engine outside the processor moved the bytes.
+#pragma once
+
+#include <functional>
+
+#include "comm/transport.h"
+
+namespace lignum::comm {
+
+class PacedTransport final : public Transport {
+ public:
+  // seconds(collective, ranks of its group): counted from when the group has met. `inner` outlives this and
+  // has no other user but for abort() and status().
+  using Seconds = std::function<double(const Collective&, int group_size)>;
+  PacedTransport(Transport& inner, Seconds seconds) : inner_(inner), seconds_(std::move(seconds)) {}
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Result<int> add_group(std::span<const int> ranks) override { return inner_.add_group(ranks); }
+  int group_size(int group) const override { return inner_.group_size(group); }
+  int group_rank(int group) const override { return inner_.group_rank(group); }
+  // The buffers are free when it returns, as ever; the error of a world that ends meanwhile comes at once.
+  Status run(const Collective& c) override;
+  void abort(const Status& error) override { inner_.abort(error); }
+  Status status() const override { return inner_.status(); }
+  void leave() override { inner_.leave(); }
+
+ private:
+  Transport& inner_;
+  const Seconds seconds_;
+};
+
+}  // namespace lignum::comm
