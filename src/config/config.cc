@@ -316,7 +316,7 @@ Result<int64_t> Config::rows(const Mesh& mesh) const {
   return user_error(
       "per_device_batch_size={}: {} rows over {} devices are not whole rows for each of the {} that see rows "
       "of their "
-      "own ({} share each row: ici_tensor_parallelism); a multiple of {} is",
+      "own ({} share each row: ici_context_parallelism, ici_tensor_parallelism); a multiple of {} is",
       each, all, mesh.devices(), mesh.row_groups(), mesh.devices() / mesh.row_groups(),
       static_cast<double>(mesh.row_groups()) / static_cast<double>(mesh.devices()));
 }

@@ -66,7 +66,8 @@ std::vector<Row> maxtext_rows() {
 
       integer("steps", 1, kMaxSteps, "training steps"),
       real("per_device_batch_size", 1.0 / 65536, 1e6,
-           "rows of a rank and micro-step; a fraction where ranks share rows (ici_tensor_parallelism)"),
+           "rows of a rank and micro-step; a fraction where ranks share rows (ici_context_parallelism, "
+           "ici_tensor_parallelism)"),
       integer("max_target_length", 1, 1 << 20, "tokens of a row"),
       integer("gradient_accumulation_steps", 1, 1e6, "micro-steps of a step"),
       text("dataset_type", "synthetic: one random batch again and again; text: train_files")
@@ -191,6 +192,14 @@ std::vector<Row> maxtext_rows() {
       integer("ici_fsdp_transpose_parallelism", 1, 65536,
               "ranks that share the weights' other dim (heads, mlp, vocab); -1: what is left")
           .or_minus_one(),
+      integer("ici_context_parallelism", 1, 65536,
+              "ranks that share the tokens of each row, in attention too; -1: what is left")
+          .or_minus_one(),
+      text("context_parallel_strategy",
+           "how attention gets at the keys of other ranks' tokens: all_gather, or ring: shard after shard")
+          .of({"all_gather", "ring"}),
+      boolean("context_parallel_load_balance",
+              "a rank has a piece from either end of the row, so that all have as much to do in attention"),
       integer("ici_tensor_parallelism", 1, 65536,
               "ranks that share heads and mlp of a layer, and the tokens between; -1: what is left")
           .or_minus_one(),

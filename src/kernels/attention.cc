@@ -1,6 +1,7 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/round.h"
@@ -11,6 +12,9 @@ namespace lignum::kernels {
 namespace {
 
 // Best first within an ISA; a way of bf16 dots other than the chosen one is passed over.
+// Positions and numbers of documents are compared as fp32.
+constexpr int32_t kMostPosition = 1 << 24;
+
 constexpr const AttentionPath* kAttentionPaths[] = {&kAttentionAmx, &kAttentionVdpbf16ps, &kAttentionAvx512,
                                                     &kAttentionAvx2, &kAttentionScalar};
 
@@ -19,8 +23,8 @@ const AttentionPath& path_for(Choice choice, const Attention& x) {
     if (path->dot != Bf16Dot::fma && path->dot != choice.bf16_dot) continue;
     if (path->isa == choice.isa && path->refuses(x) == nullptr) return *path;
   }
-  LIGNUM_CHECK(false, "no attention path of {} takes S={} H={} Hkv={} D={}", isa_name(choice.isa), x.seq,
-               x.heads, x.kv_heads, x.dim);
+  LIGNUM_CHECK(false, "no attention path of {} takes Sq={} Sk={} H={} Hkv={} D={}", isa_name(choice.isa),
+               x.queries, x.keys, x.heads, x.kv_heads, x.dim);
   __builtin_unreachable();
 }
 
@@ -34,7 +38,7 @@ int64_t b_floats(int64_t columns, int64_t k) { return round_up(columns, kMostLan
 
 // As AttentionBf16 hands out the workspace, each part up to 64 bytes: floats.
 int64_t bf16_forward_floats(const Attention& x) {
-  const int64_t rows = round_up(std::min(kAttentionTaskRows, x.seq * (x.heads / x.kv_heads)), 32);
+  const int64_t rows = round_up(std::min(kAttentionTaskRows, x.queries * (x.heads / x.kv_heads)), 32);
   const int64_t bytes = rows / 32 * packed_bytes(32, x.dim) + packed_bytes(kAttentionBlock, x.dim) +
                         packed_bytes(x.dim, kAttentionBlock) + packed_bytes(32, kAttentionBlock) +
                         round_up(32 * x.dim * 2, 64);
@@ -51,14 +55,42 @@ int64_t bf16_backward_floats(const Attention& x) {
          32 * round_up(x.dim, 16);
 }
 
-bool empty(const Attention& x) { return x.batch == 0 || x.seq == x.first; }
+// One kind of a call's tokens, in its pieces and their blocks.
+struct Pieces {
+  int64_t count, length;
+  const int32_t* starts;
+
+  AttentionSpan piece(int64_t p) const {
+    return {p * length, (p + 1) * length, starts == nullptr ? 0 : starts[p] - p * length};
+  }
+  int64_t blocks_of_piece() const { return ceil_div(length, kAttentionBlock); }
+  int64_t blocks() const { return count * blocks_of_piece(); }
+  AttentionSpan block(int64_t b) const {
+    const AttentionSpan all = piece(b / blocks_of_piece());
+    const int64_t first = all.first + b % blocks_of_piece() * kAttentionBlock;
+    return {first, std::min(first + kAttentionBlock, all.last), all.shift};
+  }
+};
+Pieces queries_of(const Attention& x, const AttentionTokens& tokens) {
+  return {x.query_pieces, x.queries / x.query_pieces, tokens.query_starts};
+}
+Pieces keys_of(const Attention& x, const AttentionTokens& tokens) {
+  return {x.key_pieces, x.keys / x.key_pieces, tokens.key_starts};
+}
+
+// Whether causal mask and window leave a pair of one of the queries and one of the keys.
+bool meet(const Attention& x, const AttentionSpan& queries, const AttentionSpan& keys) {
+  const int64_t last_query = queries.last - 1 + queries.shift, last_key = keys.last - 1 + keys.shift;
+  if (x.causal && keys.first + keys.shift > last_query) return false;
+  return x.window == 0 || last_key > queries.first + queries.shift - x.window;
+}
 
 // fp32 sums beside bf16 gradients, in floats.
 struct GradScratch {
   int64_t lse = 0, delta = 0, dq = 0, dk = 0, dv = 0, threads = 0;
 };
 GradScratch grad_scratch(const Attention& x) {
-  const int64_t rows = x.batch * x.seq * x.heads, keys = x.batch * x.seq * x.kv_heads;
+  const int64_t rows = x.batch * x.queries * x.heads, keys = x.batch * x.keys * x.kv_heads;
   const bool sums = x.dtype == DType::bf16;
   GradScratch s;
   s.delta = round_up(rows, 16);
@@ -69,8 +101,14 @@ GradScratch grad_scratch(const Attention& x) {
   return s;
 }
 
+constexpr int64_t kPiece = 1 << 16;  // elements a task; bits do not depend on it
+
+void clear_all(float* to, int64_t n, Parallel& pool) {
+  pool.run(ceil_div(n, kPiece),
+           [&](int64_t t, int) { std::fill(to + t * kPiece, to + std::min(n, (t + 1) * kPiece), 0.0f); });
+}
+
 void round_all(const AttentionPath& path, const float* from, void* to, int64_t n, Parallel& pool) {
-  constexpr int64_t kPiece = 1 << 16;
   pool.run(ceil_div(n, kPiece), [&](int64_t t, int) {
     path.round(from + t * kPiece, static_cast<uint16_t*>(to) + t * kPiece, std::min(kPiece, n - t * kPiece));
   });
@@ -84,10 +122,13 @@ Status attention_supported(const Attention& x) {
                       dtype_name(x.dtype));
   }
   if (x.batch < 0) return user_error("attention: batch is {}; 0 or more is allowed", x.batch);
-  // Positions are compared as fp32 in the causal mask.
-  if (x.seq < 0 || x.seq > (1 << 24)) return user_error("attention: seq is {}; 0 to 2^24 is allowed", x.seq);
-  if (x.first < 0 || x.first > x.seq)
-    return user_error("attention: first is {}; 0 to seq, {}, is allowed", x.first, x.seq);
+  for (const auto& [what, tokens, pieces] :
+       {std::tuple("queries", x.queries, x.query_pieces), std::tuple("keys", x.keys, x.key_pieces)}) {
+    if (tokens < 0 || tokens > kMostPosition)
+      return user_error("attention: {} is {}; 0 to 2^24 is allowed", what, tokens);
+    if (pieces < 1 || tokens % pieces != 0)
+      return user_error("attention: {} {} in {} pieces; a divisor is allowed", tokens, what, pieces);
+  }
   if (x.heads < 1 || x.kv_heads < 1 || x.heads % x.kv_heads != 0) {
     return user_error("attention: heads is {} and kv_heads {}; a positive multiple of kv_heads is allowed",
                       x.heads, x.kv_heads);
@@ -100,19 +141,28 @@ Status attention_supported(const Attention& x) {
   return {};
 }
 
-Status segments_supported(const Attention& x, const int32_t* segments) {
-  constexpr int32_t kMost = 1 << 24;  // compared as fp32
-  for (int64_t i = 0; i < x.batch * x.seq; ++i) {
-    if (segments[i] < 0 || segments[i] > kMost) {
-      return user_error("attention: row {}, position {}: segment is {}; 0 to 2^24 is allowed", i / x.seq,
-                        i % x.seq, segments[i]);
+Status tokens_supported(const Attention& x, const AttentionTokens& tokens) {
+  for (const auto& [what, pieces] :
+       {std::pair("queries", queries_of(x, tokens)), std::pair("keys", keys_of(x, tokens))}) {
+    for (int64_t p = 0; pieces.starts != nullptr && p < pieces.count; ++p) {
+      if (const int64_t most = kMostPosition - pieces.length; pieces.starts[p] < 0 || pieces.starts[p] > most)
+        return user_error("attention: piece {} of the {} starts at {}; 0 to {} is allowed", p, what,
+                          pieces.starts[p], most);
+    }
+  }
+  for (const auto& [segments, count] :
+       {std::pair(tokens.query_segments, x.queries), std::pair(tokens.key_segments, x.keys)}) {
+    for (int64_t i = 0; segments != nullptr && i < x.batch * count; ++i) {
+      if (segments[i] < 0 || segments[i] > kMostPosition)
+        return user_error("attention: row {}, position {}: segment is {}; 0 to 2^24 is allowed", i / count,
+                          i % count, segments[i]);
     }
   }
   return {};
 }
 
 int64_t attention_forward_floats(const Attention& x) {
-  const int64_t rows = round_up(std::min(kAttentionTaskRows, x.seq * (x.heads / x.kv_heads)), kMostLanes);
+  const int64_t rows = round_up(std::min(kAttentionTaskRows, x.queries * (x.heads / x.kv_heads)), kMostLanes);
   const int64_t floats = 2 * rows * x.dim + 2 * rows + a_floats(kAttentionBlock, x.dim) +
                          a_floats(x.dim, kAttentionBlock) + kAttentionBlock * kMostLanes +
                          kMostLanes * round_up(x.dim, 16) + 2 * kMostLanes;
@@ -138,26 +188,29 @@ int64_t attention_grad_workspace(const Attention& x, int threads) {
 }
 
 void attention(Choice choice, const Attention& x, const void* q, const void* k, const void* v, void* out,
-               float* lse, void* workspace, Parallel& pool, const int32_t* segments) {
-  if (empty(x)) return;
+               float* lse, void* workspace, Parallel& pool, const AttentionTokens& tokens) {
+  if (x.batch == 0 || x.queries == 0) return;
   const AttentionPath& path = path_for(choice, x);
-  const AttentionCall call{q, k, v, out, lse, segments};
+  const AttentionCall call{q, k, v, out, lse, tokens};
   const int64_t group = x.heads / x.kv_heads;
-  const int64_t chunks = ceil_div((x.seq - x.first) * group, kAttentionTaskRows);
+  const Pieces queries = queries_of(x, tokens);
+  const int64_t chunks = ceil_div(queries.length * group, kAttentionTaskRows);
   const int64_t heads = x.batch * x.kv_heads;
   const int64_t floats = attention_forward_floats(x);
-  pool.run(chunks * heads, [&](int64_t t, int thread) {
+  pool.run(queries.count * chunks * heads, [&](int64_t t, int thread) {
     // The last rows see the most keys: the long tasks first.
-    const int64_t chunk = chunks - 1 - t / heads, head = t % heads;
-    path.forward(x, call, head / x.kv_heads, head % x.kv_heads, x.first * group + chunk * kAttentionTaskRows,
+    const int64_t at = queries.count * chunks - 1 - t / heads, head = t % heads;
+    const AttentionSpan piece = queries.piece(at / chunks);
+    path.forward(x, call, head / x.kv_heads, head % x.kv_heads, piece,
+                 piece.first * group + at % chunks * kAttentionTaskRows,
                  static_cast<float*>(workspace) + thread * floats);
   });
 }
 
 void attention_grad(Choice choice, const Attention& x, const void* dout, const void* q, const void* k,
                     const void* v, const void* out, const float* lse, void* dq, void* dk, void* dv,
-                    void* workspace, Parallel& pool, const int32_t* segments) {
-  if (empty(x)) return;
+                    void* workspace, Parallel& pool, const AttentionTokens& tokens) {
+  if (x.batch == 0) return;
   const AttentionPath& path = path_for(choice, x);
   const GradScratch scratch = grad_scratch(x);
   float* base = static_cast<float*>(workspace);
@@ -173,36 +226,49 @@ void attention_grad(Choice choice, const Attention& x, const void* dout, const v
                                sums ? base + scratch.dv : static_cast<float*>(dv),
                                base + scratch.lse,
                                base + scratch.delta,
-                               segments};
+                               tokens};
   const int64_t heads = x.batch * x.kv_heads;
   const int64_t floats = attention_backward_floats(x);
   const auto thread_base = [&](int thread) { return base + scratch.threads + thread * floats; };
 
-  const int64_t chunks = ceil_div(x.seq * (x.heads / x.kv_heads), kAttentionTaskRows);
+  const int64_t chunks = ceil_div(x.queries * (x.heads / x.kv_heads), kAttentionTaskRows);
   pool.run(chunks * heads, [&](int64_t t, int thread) {
     path.prepare(x, call, (t / chunks) / x.kv_heads, (t / chunks) % x.kv_heads,
                  t % chunks * kAttentionTaskRows, thread_base(thread));
   });
-  // Waves over the square (or triangle) of blocks: in wave w the keys of block j meet the queries of block j
-  // + w, so no two tasks add to the same place, and dq, dk and dv are summed in the order of the waves
-  // whoever runs a task.
-  const int64_t blocks = ceil_div(x.seq, kAttentionBlock);
-  // With a window, the queries of block j + w and the keys of block j meet while (w - 1) blocks and one
-  // position are less than it.
-  const int64_t waves =
-      x.window > 0 ? std::min(blocks, (x.window + kAttentionBlock - 2) / kAttentionBlock + 1) : blocks;
+  // Queries and keys at the same positions: each block meets itself first, which overwrites.
+  const bool same = tokens.query_starts == nullptr && tokens.key_starts == nullptr && x.queries == x.keys;
+  if (!same) {
+    clear_all(call.dq, x.batch * x.queries * x.heads * x.dim, pool);
+    clear_all(call.dk, x.batch * x.keys * x.kv_heads * x.dim, pool);
+    clear_all(call.dv, x.batch * x.keys * x.kv_heads * x.dim, pool);
+  }
+  // Waves over the rectangle of blocks: in wave w the keys of block j meet the queries of block j + w, so no
+  // two tasks add to the same place, and dq, dk and dv are summed in the order of the waves whoever runs a
+  // task.
+  const Pieces queries = queries_of(x, tokens), keys = keys_of(x, tokens);
+  const int64_t of_queries = queries.blocks(), of_keys = keys.blocks(), waves = std::max(of_queries, of_keys);
   for (int64_t wave = 0; wave < waves; ++wave) {
-    const int64_t width = x.causal ? blocks - wave : blocks;
+    const auto block_of = [&](int64_t j) { return (j + wave) % waves; };
+    const auto meets = [&](int64_t j) {
+      const int64_t i = block_of(j);
+      return i < of_queries && meet(x, queries.block(i), keys.block(j));
+    };
+    int64_t first = 0, last = of_keys;  // none of the others meets its queries
+    while (first < last && !meets(first)) ++first;
+    while (last > first && !meets(last - 1)) --last;
+    const int64_t width = last - first;
     pool.run(width * heads, [&](int64_t t, int thread) {
-      const int64_t head = t / width, j = t % width;
-      path.backward(x, call, head / x.kv_heads, head % x.kv_heads, (j + wave) % blocks, j, wave == 0,
-                    thread_base(thread));
+      const int64_t head = t / width, j = first + t % width;
+      if (!meets(j)) return;
+      path.backward(x, call, head / x.kv_heads, head % x.kv_heads, queries.block(block_of(j)), keys.block(j),
+                    same && wave == 0, thread_base(thread));
     });
   }
   if (!sums) return;
-  round_all(path, call.dq, dq, x.batch * x.seq * x.heads * x.dim, pool);
-  round_all(path, call.dk, dk, x.batch * x.seq * x.kv_heads * x.dim, pool);
-  round_all(path, call.dv, dv, x.batch * x.seq * x.kv_heads * x.dim, pool);
+  round_all(path, call.dq, dq, x.batch * x.queries * x.heads * x.dim, pool);
+  round_all(path, call.dk, dk, x.batch * x.keys * x.kv_heads * x.dim, pool);
+  round_all(path, call.dv, dv, x.batch * x.keys * x.kv_heads * x.dim, pool);
 }
 
 }  // namespace lignum::kernels

@@ -94,9 +94,10 @@ struct AttentionBackward : AttentionRows<Ops> {
   }
 
   template <class T>
-  static void run(const Attention& x, const AttentionGradCall& call, const Head& head, int64_t query_block,
-                  int64_t key_block, bool first_visit, float* workspace) {
-    const int64_t dim = x.dim, stride = R::padded_dim(dim);
+  static void run(const Attention& x, const AttentionGradCall& call, const Head& head,
+                  const AttentionSpan& of_queries, const AttentionSpan& of_keys, bool first_visit,
+                  float* workspace) {
+    const int64_t dim = x.dim, stride = R::padded_dim(dim), group = head.group;
     float* at = workspace;
     const auto take = [&at](int64_t floats) {
       float* part = at;
@@ -124,14 +125,17 @@ struct AttentionBackward : AttentionRows<Ops> {
     float* delta = lanes + 2 * kLanes;
     float* lane_ids = lanes + 3 * kLanes;
 
-    const int64_t key = key_block * kAttentionBlock;
-    const int64_t keys = P::smaller(kAttentionBlock, x.seq - key);
-    const int64_t begin = query_block * kAttentionBlock * head.group;
-    const int64_t end = P::smaller(begin + kAttentionBlock * head.group, head.rows);
+    const int64_t key = of_keys.first, keys = of_keys.last - key, place = key + of_keys.shift;
+    const int64_t begin = of_queries.first * group, end = of_queries.last * group;
     // On a first visit keys and queries are the same positions, so nothing is passed over that must be
     // written.
-    const auto block = R::documents(x, head, call.segments, key, keys);
-    if (block.apart_from(R::documents_of_rows(x, head, call.segments, begin, end - begin))) return;
+    const int32_t* key_ids = R::key_ids(x, head, call.tokens, key);
+    const auto block = R::documents(key_ids, keys);
+    if (block.apart_from(R::documents_of_rows(x, head, call.tokens, begin, end - begin))) return;
+    // Of the block's keys, how many some row up to that one sees.
+    const auto seen_by = [&](int64_t row) {
+      return x.causal ? P::smaller(keys, row / group + of_queries.shift + 1 - place) : keys;
+    };
     const int64_t ld = x.kv_heads * dim;
     const T* k = static_cast<const T*>(call.k) + head.key(x, key);
     P::pack_a(k, ld, true, keys, dim, packed_k);
@@ -146,40 +150,43 @@ struct AttentionBackward : AttentionRows<Ops> {
 
     for (int64_t first = begin; first < end; first += kAttentionGradRows) {
       const int64_t rows = P::smaller(kAttentionGradRows, end - first);
-      if (block.apart_from(R::documents_of_rows(x, head, call.segments, first, rows))) continue;
+      if (block.apart_from(R::documents_of_rows(x, head, call.tokens, first, rows))) continue;
+      const int64_t group_seen = seen_by(first + rows - 1);
+      if (group_seen <= 0) continue;
       R::load_rows(x, head, static_cast<const T*>(call.q), first, rows, x.scale, q_rows);
       R::load_rows(x, head, static_cast<const T*>(call.dout), first, rows, 1.0f, dout_rows);
       P::pack_b(q_rows, stride, false, dim, rows, q_columns);
       P::pack_b(dout_rows, stride, false, dim, rows, dout_columns);
-      const int64_t group_seen =
-          x.causal ? P::smaller(keys, (first + rows - 1) / head.group + 1 - key) : keys;  // by some row
       for (int64_t from = 0; from < rows; from += kLanes) {
         const int64_t row = first + from;
         const int64_t count = P::smaller(kLanes, rows - from);
-        const int64_t seen = x.causal ? P::smaller(keys, (row + count - 1) / head.group + 1 - key) : keys;
-        typename R::Mask mask{.first_key = key,
-                              .masked = x.causal ? row / head.group + 1 - key : keys,
-                              .reach = static_cast<float>(x.window - 1),
-                              .position = position};
-        if (x.window > 0) mask.clear = R::first_seen(x, (row + count - 1) / head.group) - key;
-        if (!block.are_one_with(R::documents_of_rows(x, head, call.segments, row, count))) {
-          R::lane_ids(x, head, call.segments, row, count, lane_ids);
-          mask.lane_ids = lane_ids;
-          mask.key_ids = call.segments + head.batch * x.seq + key;
-        }
-        R::positions(head, row, count, position);
-        load_lanes(call.row_lse + head.flat(x, row), count, lse);
-        load_lanes(call.row_delta + head.flat(x, row), count, delta);
-        R::pack_rows(q_rows + from * stride, stride, count, dim, q_lanes);
-        R::pack_rows(dout_rows + from * stride, stride, count, dim, dout_lanes);
-        P::multiply(seen, kLanes, dim, packed_k, dim, q_lanes, {.c = scores, .ldc = kLanes});
-        P::multiply(seen, kLanes, dim, packed_v, dim, dout_lanes, {.c = dp, .ldc = kLanes});
-        if (x.softcap > 0) R::cap(x.softcap, scores, seen * kLanes);
-        probabilities(x, scores, dp, seen, mask, lse, delta);
-        P::multiply(dim, kLanes, seen, packed_kt, keys, dp, {.c = dq_lanes, .ldc = kLanes});
-        R::transpose_back(dq_lanes, dim, lane_rows);
-        for (int64_t l = 0; l < count; ++l) {
-          R::store_row(lane_rows + l * stride, dim, x.scale, !first_visit, call.dq + head.row(x, row + l));
+        const int64_t seen = R::larger(0, seen_by(row + count - 1));
+        if (seen > 0) {
+          const int64_t oldest = row / group + of_queries.shift;
+          typename R::Mask mask{.first_key = place,
+                                .masked = x.causal ? oldest + 1 - place : keys,
+                                .reach = static_cast<float>(x.window - 1),
+                                .position = position};
+          if (x.window > 0)
+            mask.clear = R::first_seen(x, (row + count - 1) / group + of_queries.shift) - place;
+          if (!block.are_one_with(R::documents_of_rows(x, head, call.tokens, row, count))) {
+            R::lane_ids(x, head, call.tokens, row, count, lane_ids);
+            mask.lane_ids = lane_ids;
+            mask.key_ids = key_ids;
+          }
+          R::positions(head, of_queries.shift, row, count, position);
+          load_lanes(call.row_lse + head.flat(x, row), count, lse);
+          load_lanes(call.row_delta + head.flat(x, row), count, delta);
+          R::pack_rows(q_rows + from * stride, stride, count, dim, q_lanes);
+          R::pack_rows(dout_rows + from * stride, stride, count, dim, dout_lanes);
+          P::multiply(seen, kLanes, dim, packed_k, dim, q_lanes, {.c = scores, .ldc = kLanes});
+          P::multiply(seen, kLanes, dim, packed_v, dim, dout_lanes, {.c = dp, .ldc = kLanes});
+          if (x.softcap > 0) R::cap(x.softcap, scores, seen * kLanes);
+          probabilities(x, scores, dp, seen, mask, lse, delta);
+          P::multiply(dim, kLanes, seen, packed_kt, keys, dp, {.c = dq_lanes, .ldc = kLanes});
+          R::transpose_back(dq_lanes, dim, lane_rows);
+          for (int64_t l = 0; l < count; ++l)
+            R::store_row(lane_rows + l * stride, dim, x.scale, !first_visit, call.dq + head.row(x, row + l));
         }
         clear(scores + seen * kLanes, (group_seen - seen) * kLanes);
         clear(dp + seen * kLanes, (group_seen - seen) * kLanes);
@@ -204,12 +211,12 @@ struct AttentionBackward : AttentionRows<Ops> {
   }
 
   static void backward(const Attention& x, const AttentionGradCall& call, int64_t batch, int64_t kv_head,
-                       int64_t query_block, int64_t key_block, bool first_visit, float* workspace) {
+                       AttentionSpan queries, AttentionSpan keys, bool first_visit, float* workspace) {
     const Head head(x, batch, kv_head);
     if (x.dtype == DType::bf16) {
-      run<uint16_t>(x, call, head, query_block, key_block, first_visit, workspace);
+      run<uint16_t>(x, call, head, queries, keys, first_visit, workspace);
     } else {
-      run<float>(x, call, head, query_block, key_block, first_visit, workspace);
+      run<float>(x, call, head, queries, keys, first_visit, workspace);
     }
   }
 

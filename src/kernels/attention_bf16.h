@@ -139,10 +139,10 @@ struct AttentionBf16 {
   }
 
   static void forward(const Attention& x, const AttentionCall& call, int64_t batch, int64_t kv_head,
-                      int64_t first, float* workspace) {
+                      AttentionSpan piece, int64_t first, float* workspace) {
     const Head head(x, batch, kv_head);
-    const int64_t dim = x.dim, dim_tiles = tiles_of(dim, kTileK);
-    const int64_t rows = smaller(kAttentionTaskRows, head.rows - first);
+    const int64_t dim = x.dim, dim_tiles = tiles_of(dim, kTileK), group = head.group;
+    const int64_t rows = smaller(kAttentionTaskRows, piece.last * group - first);
     const int64_t panels = tiles_of(rows, kLanes);
     const int64_t q_bytes = packed_bytes(kLanes, dim), out_floats = dim_tiles * 2 * kTilePair;
     Space space{reinterpret_cast<char*>(workspace)};
@@ -169,56 +169,61 @@ struct AttentionBf16 {
     for (int64_t i = 0; i < panels * kLanes; ++i) sum[i] = 0;
     for (int64_t i = 0; i < panels * out_floats; ++i) sums[i] = 0;
 
-    const int64_t end = x.causal ? (first + rows - 1) / head.group + 1 : x.seq;  // keys that some row sees
-    const int64_t ld = x.kv_heads * dim;
-    const auto documents = R::documents_of_rows(x, head, call.segments, first, rows);
-    for (int64_t key = 0; key < end; key += kAttentionBlock) {
-      const int64_t keys = smaller(kAttentionBlock, end - key);
-      const auto block = R::documents(x, head, call.segments, key, keys);
-      if (block.apart_from(documents)) continue;
-      T::pack_a(static_cast<const uint16_t*>(call.k) + head.key(x, key), ld, false, keys, dim, packed_k);
-      T::pack_a(static_cast<const uint16_t*>(call.v) + head.key(x, key), ld, true, dim, keys, packed_v);
-      for (int64_t p = 0; p < panels; ++p) {
-        const int64_t row = first + p * kLanes;
-        const int64_t count = smaller(kLanes, rows - p * kLanes);
-        const auto own = R::documents_of_rows(x, head, call.segments, row, count);
-        if (block.apart_from(own)) continue;
-        int64_t seen = keys;
-        typename R::Mask mask{.first_key = key, .masked = keys, .position = position};
-        if (x.causal) {
-          seen = smaller(keys, (row + count - 1) / head.group + 1 - key);
-          if (seen <= 0) continue;
-          mask.masked = row / head.group + 1 - key;
+    const int64_t ld = x.kv_heads * dim, last = (first + rows - 1) / group + piece.shift;
+    const auto documents = R::documents_of_rows(x, head, call.tokens, first, rows);
+    for (int64_t k = 0; k < x.key_pieces; ++k) {
+      const AttentionSpan of_keys = R::key_piece(x, call.tokens, k);
+      // Keys that some row sees.
+      const int64_t end = x.causal ? smaller(of_keys.last, last + 1 - of_keys.shift) : of_keys.last;
+      for (int64_t key = of_keys.first; key < end; key += kAttentionBlock) {
+        const int64_t keys = smaller(kAttentionBlock, end - key), place = key + of_keys.shift;
+        const int32_t* key_ids = R::key_ids(x, head, call.tokens, key);
+        const auto block = R::documents(key_ids, keys);
+        if (block.apart_from(documents)) continue;
+        T::pack_a(static_cast<const uint16_t*>(call.k) + head.key(x, key), ld, false, keys, dim, packed_k);
+        T::pack_a(static_cast<const uint16_t*>(call.v) + head.key(x, key), ld, true, dim, keys, packed_v);
+        for (int64_t p = 0; p < panels; ++p) {
+          const int64_t row = first + p * kLanes;
+          const int64_t count = smaller(kLanes, rows - p * kLanes);
+          const auto own = R::documents_of_rows(x, head, call.tokens, row, count);
+          if (block.apart_from(own)) continue;
+          int64_t seen = keys;
+          typename R::Mask mask{.first_key = place, .masked = keys, .position = position};
+          if (x.causal) {
+            seen = smaller(keys, (row + count - 1) / group + piece.shift + 1 - place);
+            if (seen <= 0) continue;
+            mask.masked = row / group + piece.shift + 1 - place;
+          }
+          R::positions(head, piece.shift, row, count, position);
+          if (!block.are_one_with(own)) {
+            R::lane_ids(x, head, call.tokens, row, count, lane_ids);
+            mask.lane_ids = lane_ids;
+            mask.key_ids = key_ids;
+          }
+          T::multiply({.rows = seen,
+                       .columns = kLanes,
+                       .k_tiles = dim_tiles,
+                       .a = packed_k,
+                       .a_panel = panel_bytes(dim),
+                       .b = queries + p * q_bytes,
+                       .b_panel = panel_bytes(dim),
+                       .partial = scores,
+                       .partial_row = kTilePair,
+                       .store = true});
+          const State state{largest + p * kLanes, sum + p * kLanes, sums + p * out_floats};
+          softmax_block(scores, seen, mask, x.scale, dim, state, exponentials);
+          T::multiply({.rows = dim,
+                       .columns = kLanes,
+                       .k_tiles = tiles_of(seen, kTileK),
+                       .a = packed_v,
+                       .a_panel = panel_bytes(keys),
+                       .b = exponentials,
+                       .b_panel = panel_bytes(kAttentionBlock),
+                       .partial = state.out,
+                       .partial_row = kTilePair,
+                       .add = true,
+                       .store = true});
         }
-        R::positions(head, row, count, position);
-        if (!block.are_one_with(own)) {
-          R::lane_ids(x, head, call.segments, row, count, lane_ids);
-          mask.lane_ids = lane_ids;
-          mask.key_ids = call.segments + head.batch * x.seq + key;
-        }
-        T::multiply({.rows = seen,
-                     .columns = kLanes,
-                     .k_tiles = dim_tiles,
-                     .a = packed_k,
-                     .a_panel = panel_bytes(dim),
-                     .b = queries + p * q_bytes,
-                     .b_panel = panel_bytes(dim),
-                     .partial = scores,
-                     .partial_row = kTilePair,
-                     .store = true});
-        const State state{largest + p * kLanes, sum + p * kLanes, sums + p * out_floats};
-        softmax_block(scores, seen, mask, x.scale, dim, state, exponentials);
-        T::multiply({.rows = dim,
-                     .columns = kLanes,
-                     .k_tiles = tiles_of(seen, kTileK),
-                     .a = packed_v,
-                     .a_panel = panel_bytes(keys),
-                     .b = exponentials,
-                     .b_panel = panel_bytes(kAttentionBlock),
-                     .partial = state.out,
-                     .partial_row = kTilePair,
-                     .add = true,
-                     .store = true});
       }
     }
 
@@ -228,7 +233,8 @@ struct AttentionBf16 {
       for (int64_t l = 0; l < count; ++l) {
         const int64_t row = first + p * kLanes + l;
         const float s = sum[p * kLanes + l];
-        R::store_row(lane_rows + l * R::padded_dim(dim), dim, 1.0f / s, false,
+        // s is 0 where the row has seen no key.
+        R::store_row(lane_rows + l * R::padded_dim(dim), dim, s == 0 ? 0.0f : 1.0f / s, false,
                      static_cast<uint16_t*>(call.out) + head.row(x, row));
         call.lse[head.lse(x, row)] =
             static_cast<float>(static_cast<double>(largest[p * kLanes + l]) + ::log(static_cast<double>(s)));
@@ -304,9 +310,10 @@ struct AttentionBf16 {
   }
 
   static void backward(const Attention& x, const AttentionGradCall& call, int64_t batch, int64_t kv_head,
-                       int64_t query_block, int64_t key_block, bool first_visit, float* workspace) {
+                       AttentionSpan of_queries, AttentionSpan of_keys, bool first_visit, float* workspace) {
     const Head head(x, batch, kv_head);
-    const int64_t dim = x.dim, dim_tiles = tiles_of(dim, kTileK), stride = R::padded_dim(dim);
+    const int64_t group = head.group, dim = x.dim, dim_tiles = tiles_of(dim, kTileK),
+                  stride = R::padded_dim(dim);
     const int64_t block_tiles = kAttentionBlock / 16;
     const int64_t grad_floats = block_tiles * dim_tiles * 512;
     const int64_t lane_bytes = packed_bytes(kLanes, dim);
@@ -331,13 +338,16 @@ struct AttentionBf16 {
     float* dv_tiles = space.floats(grad_floats);
     float* lane_rows = space.floats(kLanes * stride);
 
-    const int64_t key = key_block * kAttentionBlock;
-    const int64_t keys = smaller(kAttentionBlock, x.seq - key);
-    const int64_t begin = query_block * kAttentionBlock * head.group;
-    const int64_t end = smaller(begin + kAttentionBlock * head.group, head.rows);
+    const int64_t key = of_keys.first, keys = of_keys.last - key, place = key + of_keys.shift;
+    const int64_t begin = of_queries.first * group, end = of_queries.last * group;
     // Never on a first visit: keys and queries are the same positions then.
-    const auto block = R::documents(x, head, call.segments, key, keys);
-    if (block.apart_from(R::documents_of_rows(x, head, call.segments, begin, end - begin))) return;
+    const int32_t* key_ids = R::key_ids(x, head, call.tokens, key);
+    const auto block = R::documents(key_ids, keys);
+    if (block.apart_from(R::documents_of_rows(x, head, call.tokens, begin, end - begin))) return;
+    // Of the block's keys, how many some row up to that one sees.
+    const auto seen_by = [&](int64_t row) {
+      return x.causal ? smaller(keys, row / group + of_queries.shift + 1 - place) : keys;
+    };
     Way::begin();
     const int64_t ld = x.kv_heads * dim;
     const uint16_t* k = static_cast<const uint16_t*>(call.k) + head.key(x, key);
@@ -349,69 +359,70 @@ struct AttentionBf16 {
 
     for (int64_t first = begin; first < end; first += kAttentionGradRows) {
       const int64_t rows = smaller(kAttentionGradRows, end - first);
-      if (block.apart_from(R::documents_of_rows(x, head, call.segments, first, rows))) continue;
+      if (block.apart_from(R::documents_of_rows(x, head, call.tokens, first, rows))) continue;
+      const int64_t group_seen = seen_by(first + rows - 1);
+      if (group_seen <= 0) continue;
       gather(x, head, static_cast<const uint16_t*>(call.q), first, rows, q_rows);
       gather(x, head, static_cast<const uint16_t*>(call.dout), first, rows, dout_rows);
       T::pack_b(q_rows, dim, true, dim, rows, q_columns);
       T::pack_b(dout_rows, dim, true, dim, rows, dout_columns);
-      const int64_t group_seen =
-          x.causal ? smaller(keys, (first + rows - 1) / head.group + 1 - key) : keys;  // by some row
       for (int64_t from = 0; from < rows; from += kLanes) {
         const int64_t row = first + from;
-        alignas(64) Lanes lanes;
-        lanes.count = smaller(kLanes, rows - from);
-        const int64_t seen = x.causal ? smaller(keys, (row + lanes.count - 1) / head.group + 1 - key) : keys;
-        typename R::Mask mask{.first_key = key,
-                              .masked = x.causal ? row / head.group + 1 - key : keys,
-                              .position = lanes.position};
-        R::positions(head, row, lanes.count, lanes.position);
-        if (!block.are_one_with(R::documents_of_rows(x, head, call.segments, row, lanes.count))) {
-          R::lane_ids(x, head, call.segments, row, lanes.count, lanes.ids);
-          mask.lane_ids = lanes.ids;
-          mask.key_ids = call.segments + head.batch * x.seq + key;
-        }
-        for (int64_t l = 0; l < kLanes; ++l) {
-          const int64_t at = head.flat(x, row + smaller(l, lanes.count - 1));
-          lanes.lse[l] = call.row_lse[at];
-          lanes.delta[l] = call.row_delta[at];
-        }
-        T::pack_b(q_rows + from * dim, dim, false, lanes.count, dim, q_lanes);
-        T::pack_b(dout_rows + from * dim, dim, false, lanes.count, dim, dout_lanes);
-        TileProduct product{.rows = seen,
-                            .columns = kLanes,
-                            .k_tiles = dim_tiles,
-                            .a = packed_k,
-                            .a_panel = d_panel,
-                            .b = q_lanes,
-                            .b_panel = d_panel,
-                            .partial = scores,
-                            .partial_row = kTilePair,
-                            .store = true};
-        T::multiply(product);
-        product.a = packed_v;
-        product.b = dout_lanes;
-        product.partial = dp;
-        T::multiply(product);
+        const int64_t seen = R::larger(0, seen_by(smaller(row + kLanes, first + rows) - 1));
         char* p_tile = packed_p + from / kTileK * kTileBytes;
         char* ds_tile = packed_ds + from / kTileK * kTileBytes;
-        probabilities(scores, dp, seen, mask, x.scale, lanes, p_tile, ds_tile, a_panel, ds_panels);
+        if (seen > 0) {
+          alignas(64) Lanes lanes;
+          lanes.count = smaller(kLanes, rows - from);
+          typename R::Mask mask{.first_key = place,
+                                .masked = x.causal ? row / group + of_queries.shift + 1 - place : keys,
+                                .position = lanes.position};
+          R::positions(head, of_queries.shift, row, lanes.count, lanes.position);
+          if (!block.are_one_with(R::documents_of_rows(x, head, call.tokens, row, lanes.count))) {
+            R::lane_ids(x, head, call.tokens, row, lanes.count, lanes.ids);
+            mask.lane_ids = lanes.ids;
+            mask.key_ids = key_ids;
+          }
+          for (int64_t l = 0; l < kLanes; ++l) {
+            const int64_t at = head.flat(x, row + smaller(l, lanes.count - 1));
+            lanes.lse[l] = call.row_lse[at];
+            lanes.delta[l] = call.row_delta[at];
+          }
+          T::pack_b(q_rows + from * dim, dim, false, lanes.count, dim, q_lanes);
+          T::pack_b(dout_rows + from * dim, dim, false, lanes.count, dim, dout_lanes);
+          TileProduct product{.rows = seen,
+                              .columns = kLanes,
+                              .k_tiles = dim_tiles,
+                              .a = packed_k,
+                              .a_panel = d_panel,
+                              .b = q_lanes,
+                              .b_panel = d_panel,
+                              .partial = scores,
+                              .partial_row = kTilePair,
+                              .store = true};
+          T::multiply(product);
+          product.a = packed_v;
+          product.b = dout_lanes;
+          product.partial = dp;
+          T::multiply(product);
+          probabilities(scores, dp, seen, mask, x.scale, lanes, p_tile, ds_tile, a_panel, ds_panels);
+          T::multiply({.rows = dim,
+                       .columns = kLanes,
+                       .k_tiles = tiles_of(seen, kTileK),
+                       .a = packed_kt,
+                       .a_panel = panel_bytes(keys),
+                       .b = ds_panels,
+                       .b_panel = panel_bytes(kAttentionBlock),
+                       .partial = dq_lanes,
+                       .partial_row = kTilePair,
+                       .store = true});
+          transpose_back(dq_lanes, dim, lane_rows);
+          for (int64_t l = 0; l < lanes.count; ++l)
+            R::store_row(lane_rows + l * stride, dim, x.scale, !first_visit, call.dq + head.row(x, row + l));
+        }
         for (int64_t i = seen; i < tiles_of(group_seen, 32) * 32; ++i) {
           _mm512_store_si512(p_tile + i / 16 * a_panel + i % 16 * 64, _mm512_setzero_si512());
           _mm512_store_si512(ds_tile + i / 16 * a_panel + i % 16 * 64, _mm512_setzero_si512());
-        }
-        T::multiply({.rows = dim,
-                     .columns = kLanes,
-                     .k_tiles = tiles_of(seen, kTileK),
-                     .a = packed_kt,
-                     .a_panel = panel_bytes(keys),
-                     .b = ds_panels,
-                     .b_panel = panel_bytes(kAttentionBlock),
-                     .partial = dq_lanes,
-                     .partial_row = kTilePair,
-                     .store = true});
-        transpose_back(dq_lanes, dim, lane_rows);
-        for (int64_t l = 0; l < lanes.count; ++l) {
-          R::store_row(lane_rows + l * stride, dim, x.scale, !first_visit, call.dq + head.row(x, row + l));
         }
       }
       TileProduct product{.rows = group_seen,
@@ -439,7 +450,6 @@ struct AttentionBf16 {
   static const char* refuses(const Attention& x) {
     if (x.window > 0) return "windows are for the fp32 products";
     if (x.softcap > 0) return "soft caps are for the fp32 products";
-    if (x.first > 0) return "queries that start later than the keys are for the fp32 products";
     return x.dtype == DType::bf16 ? nullptr : "dtype is not bf16";
   }
 

@@ -76,10 +76,10 @@ struct AttentionForward : AttentionRows<Ops> {
   }
 
   template <class T>
-  static void run(const Attention& x, const AttentionCall& call, const Head& head, int64_t first,
-                  float* workspace) {
-    const int64_t dim = x.dim;
-    const int64_t rows = P::smaller(kAttentionTaskRows, head.rows - first);
+  static void run(const Attention& x, const AttentionCall& call, const Head& head, const AttentionSpan& piece,
+                  int64_t first, float* workspace) {
+    const int64_t dim = x.dim, group = head.group;
+    const int64_t rows = P::smaller(kAttentionTaskRows, piece.last * group - first);
     const int64_t panels = (rows + kLanes - 1) / kLanes;
     float* at = workspace;
     const auto take = [&at](int64_t floats) {
@@ -107,48 +107,55 @@ struct AttentionForward : AttentionRows<Ops> {
     for (int64_t i = 0; i < panels * kLanes; ++i) sum[i] = 0;
     for (int64_t i = 0; i < panels * kLanes * dim; ++i) sums[i] = 0;
 
-    const int64_t end = x.causal ? (first + rows - 1) / head.group + 1 : x.seq;  // keys that some row sees
-    const int64_t begin = R::first_seen(x, first / head.group) / kAttentionBlock * kAttentionBlock;
-    const auto documents = R::documents_of_rows(x, head, call.segments, first, rows);
-    for (int64_t key = begin; key < end; key += kAttentionBlock) {
-      const int64_t keys = P::smaller(kAttentionBlock, end - key);
-      const auto block = R::documents(x, head, call.segments, key, keys);
-      if (block.apart_from(documents)) continue;
-      const int64_t ld = x.kv_heads * dim;
-      P::pack_a(static_cast<const T*>(call.k) + head.key(x, key), ld, true, keys, dim, packed_k);
-      P::pack_a(static_cast<const T*>(call.v) + head.key(x, key), ld, false, dim, keys, packed_v);
-      for (int64_t p = 0; p < panels; ++p) {
-        const int64_t row = first + p * kLanes;
-        const int64_t count = P::smaller(kLanes, rows - p * kLanes);
-        const auto own = R::documents_of_rows(x, head, call.segments, row, count);
-        if (block.apart_from(own)) continue;
-        int64_t seen = keys;
-        typename R::Mask mask{.first_key = key,
-                              .masked = keys,
-                              .reach = static_cast<float>(x.window - 1),
-                              .position = position};
-        if (x.causal) {
-          seen = P::smaller(keys, (row + count - 1) / head.group + 1 - key);
-          if (seen <= 0) continue;
-          mask.masked = row / head.group + 1 - key;
+    const int64_t ld = x.kv_heads * dim, last = (first + rows - 1) / group + piece.shift;
+    const int64_t oldest_seen = R::first_seen(x, first / group + piece.shift);
+    const auto documents = R::documents_of_rows(x, head, call.tokens, first, rows);
+    for (int64_t k = 0; k < x.key_pieces; ++k) {
+      const AttentionSpan of_keys = R::key_piece(x, call.tokens, k);
+      // Keys that some row sees.
+      const int64_t end = x.causal ? P::smaller(of_keys.last, last + 1 - of_keys.shift) : of_keys.last;
+      for (int64_t key = of_keys.first; key < end; key += kAttentionBlock) {
+        const int64_t keys = P::smaller(kAttentionBlock, end - key), place = key + of_keys.shift;
+        if (oldest_seen >= place + keys) continue;
+        const int32_t* key_ids = R::key_ids(x, head, call.tokens, key);
+        const auto block = R::documents(key_ids, keys);
+        if (block.apart_from(documents)) continue;
+        P::pack_a(static_cast<const T*>(call.k) + head.key(x, key), ld, true, keys, dim, packed_k);
+        P::pack_a(static_cast<const T*>(call.v) + head.key(x, key), ld, false, dim, keys, packed_v);
+        for (int64_t p = 0; p < panels; ++p) {
+          const int64_t row = first + p * kLanes;
+          const int64_t count = P::smaller(kLanes, rows - p * kLanes);
+          const auto own = R::documents_of_rows(x, head, call.tokens, row, count);
+          if (block.apart_from(own)) continue;
+          const int64_t oldest = row / group + piece.shift, newest = (row + count - 1) / group + piece.shift;
+          int64_t seen = keys;
+          typename R::Mask mask{.first_key = place,
+                                .masked = keys,
+                                .reach = static_cast<float>(x.window - 1),
+                                .position = position};
+          if (x.causal) {
+            seen = P::smaller(keys, newest + 1 - place);
+            if (seen <= 0) continue;
+            mask.masked = oldest + 1 - place;
+          }
+          // Keys before it are hidden from the panel's last position; none of the block is seen if its first
+          // hides all.
+          if (x.window > 0) mask.clear = R::first_seen(x, newest) - place;
+          if (x.window > 0 && R::first_seen(x, oldest) >= place + keys) continue;
+          R::positions(head, piece.shift, row, count, position);
+          if (!block.are_one_with(own)) {
+            R::lane_ids(x, head, call.tokens, row, count, lane_ids);
+            mask.lane_ids = lane_ids;
+            mask.key_ids = key_ids;
+          }
+          P::multiply(seen, kLanes, dim, packed_k, dim, queries + p * kLanes * dim,
+                      {.c = scores, .ldc = kLanes});
+          if (x.softcap > 0) R::cap(x.softcap, scores, seen * kLanes);
+          const State state{largest + p * kLanes, sum + p * kLanes, sums + p * kLanes * dim};
+          softmax_block(scores, seen, mask, dim, state);
+          P::multiply(dim, kLanes, seen, packed_v, keys, scores,
+                      {.add = state.out, .ld_add = kLanes, .c = state.out, .ldc = kLanes});
         }
-        // Keys before it are hidden from the panel's last position; none of the block is seen if its first
-        // hides all.
-        if (x.window > 0) mask.clear = R::first_seen(x, (row + count - 1) / head.group) - key;
-        if (x.window > 0 && R::first_seen(x, row / head.group) >= key + keys) continue;
-        R::positions(head, row, count, position);
-        if (!block.are_one_with(own)) {
-          R::lane_ids(x, head, call.segments, row, count, lane_ids);
-          mask.lane_ids = lane_ids;
-          mask.key_ids = call.segments + head.batch * x.seq + key;
-        }
-        P::multiply(seen, kLanes, dim, packed_k, dim, queries + p * kLanes * dim,
-                    {.c = scores, .ldc = kLanes});
-        if (x.softcap > 0) R::cap(x.softcap, scores, seen * kLanes);
-        const State state{largest + p * kLanes, sum + p * kLanes, sums + p * kLanes * dim};
-        softmax_block(scores, seen, mask, dim, state);
-        P::multiply(dim, kLanes, seen, packed_v, keys, scores,
-                    {.add = state.out, .ld_add = kLanes, .c = state.out, .ldc = kLanes});
       }
     }
 
@@ -158,7 +165,8 @@ struct AttentionForward : AttentionRows<Ops> {
       for (int64_t l = 0; l < count; ++l) {
         const int64_t row = first + p * kLanes + l;
         const float s = sum[p * kLanes + l];
-        R::store_row(lane_rows + l * R::padded_dim(dim), dim, 1.0f / s, false,
+        // s is 0 where the row has seen no key.
+        R::store_row(lane_rows + l * R::padded_dim(dim), dim, s == 0 ? 0.0f : 1.0f / s, false,
                      static_cast<T*>(call.out) + head.row(x, row));
         // In double: the logarithm then rounds to the same float whatever libm is underneath.
         call.lse[head.lse(x, row)] =
@@ -168,12 +176,12 @@ struct AttentionForward : AttentionRows<Ops> {
   }
 
   static void forward(const Attention& x, const AttentionCall& call, int64_t batch, int64_t kv_head,
-                      int64_t first, float* workspace) {
+                      AttentionSpan piece, int64_t first, float* workspace) {
     const Head head(x, batch, kv_head);
     if (x.dtype == DType::bf16) {
-      run<uint16_t>(x, call, head, first, workspace);
+      run<uint16_t>(x, call, head, piece, first, workspace);
     } else {
-      run<float>(x, call, head, first, workspace);
+      run<float>(x, call, head, piece, first, workspace);
     }
   }
 };

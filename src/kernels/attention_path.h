@@ -1,7 +1,8 @@
 // Between attention.cc and the ISA files. Internal.
 //
-// Rows: the queries of one key/value head, row r = position * group + (head in the group). Neighbouring lanes
-// of a vector are neighbouring rows, so a group of heads fills vectors even for one position.
+// Rows: the queries of one key/value head, row r = query * group + (head in the group). Neighbouring lanes
+// of a vector are neighbouring rows, so a group of heads fills vectors even for one query. A task's rows, and
+// a block's keys, are of one piece.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,12 @@ struct AttentionCall {
   const void* v;
   void* out;
   float* lse;
-  const int32_t* segments;  // or null
+  AttentionTokens tokens;
+};
+
+// Some consecutive queries or keys: token i of them, first <= i < last, stands at position i + shift.
+struct AttentionSpan {
+  int64_t first, last, shift;
 };
 
 struct AttentionGradCall {
@@ -37,23 +43,23 @@ struct AttentionGradCall {
   // [B, Hkv, rows]: lse, and the sum over d of dout * out.
   float* row_lse;
   float* row_delta;
-  const int32_t* segments;  // or null
+  AttentionTokens tokens;
 };
 
 struct AttentionPath {
   Isa isa;
   Bf16Dot dot;
   const char* (*refuses)(const Attention&);  // nullptr, or why this path does not take the shape
-  // Rows [first, first + kAttentionTaskRows) of one batch entry and key/value head.
-  void (*forward)(const Attention&, const AttentionCall&, int64_t batch, int64_t kv_head, int64_t first,
-                  float* workspace);
-  // row_lse and row_delta of the same rows.
+  // Rows [first, first + kAttentionTaskRows) of one batch entry and key/value head, as far as the piece goes.
+  void (*forward)(const Attention&, const AttentionCall&, int64_t batch, int64_t kv_head, AttentionSpan piece,
+                  int64_t first, float* workspace);
+  // row_lse and row_delta of rows [first, first + kAttentionTaskRows).
   void (*prepare)(const Attention&, const AttentionGradCall&, int64_t batch, int64_t kv_head, int64_t first,
                   float* workspace);
-  // Adds what the queries of one block and the keys of another give to dq, dk and dv; `first_visit`
-  // overwrites.
+  // Adds what some queries and some keys, at most kAttentionBlock each, give to dq, dk and dv; `first_visit`,
+  // of queries and keys at the same positions, overwrites.
   void (*backward)(const Attention&, const AttentionGradCall&, int64_t batch, int64_t kv_head,
-                   int64_t query_block, int64_t key_block, bool first_visit, float* workspace);
+                   AttentionSpan queries, AttentionSpan keys, bool first_visit, float* workspace);
   void (*round)(const float* from, uint16_t* to, int64_t n);  // to bf16
 };
 

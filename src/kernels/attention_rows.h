@@ -29,17 +29,16 @@ struct AttentionRows {
   struct Head {
     int64_t batch, kv_head, group, rows;
     Head(const Attention& x, int64_t b, int64_t h)
-        : batch(b), kv_head(h), group(x.heads / x.kv_heads), rows(x.seq * group) {}
+        : batch(b), kv_head(h), group(x.heads / x.kv_heads), rows(x.queries * group) {}
     // First element of a row of q, out or their gradients.
     int64_t row(const Attention& x, int64_t r) const {
-      return ((batch * (x.seq - x.first) + r / group - x.first) * x.heads + kv_head * group + r % group) *
-             x.dim;
+      return ((batch * x.queries + r / group) * x.heads + kv_head * group + r % group) * x.dim;
     }
     int64_t key(const Attention& x, int64_t s) const {
-      return ((batch * x.seq + s) * x.kv_heads + kv_head) * x.dim;
+      return ((batch * x.keys + s) * x.kv_heads + kv_head) * x.dim;
     }
     int64_t lse(const Attention& x, int64_t r) const {
-      return (batch * x.heads + kv_head * group + r % group) * (x.seq - x.first) + r / group - x.first;
+      return (batch * x.heads + kv_head * group + r % group) * x.queries + r / group;
     }
     // The same row in [B, Hkv, rows].
     int64_t flat(const Attention& x, int64_t r) const { return (batch * x.kv_heads + kv_head) * rows + r; }
@@ -97,18 +96,21 @@ struct AttentionRows {
     }
   }
 
-  // The documents of some positions: the smallest of their numbers and the largest.
+  // Piece p of the keys.
+  static AttentionSpan key_piece(const Attention& x, const AttentionTokens& tokens, int64_t p) {
+    const int64_t length = x.keys / x.key_pieces, first = p * length;
+    return {first, first + length, tokens.key_starts == nullptr ? 0 : tokens.key_starts[p] - first};
+  }
+
+  // The documents of some tokens: the smallest of their numbers and the largest.
   struct Documents {
     int32_t least = 0, most = 0;
     bool apart_from(const Documents& o) const { return most < o.least || o.most < least; }
     bool are_one_with(const Documents& o) const { return least == o.most && most == o.least; }
   };
-  // Of `count` positions from `first` on of the head's batch entry; all of document 0 where there are no
-  // segments.
-  static Documents documents(const Attention& x, const Head& head, const int32_t* segments, int64_t first,
-                             int64_t count) {
-    if (segments == nullptr) return {};
-    const int32_t* ids = segments + head.batch * x.seq + first;
+  // Of `count` tokens; all of document 0 where there are no segments.
+  static Documents documents(const int32_t* ids, int64_t count) {
+    if (ids == nullptr) return {};
     Documents d{ids[0], ids[0]};
     for (int64_t i = 1; i < count; ++i) {
       d.least = ids[i] < d.least ? ids[i] : d.least;
@@ -116,16 +118,26 @@ struct AttentionRows {
     }
     return d;
   }
-  // Of the positions of rows first .. first + count.
-  static Documents documents_of_rows(const Attention& x, const Head& head, const int32_t* segments,
+  // The segments of keys from that one on; null where there are none.
+  static const int32_t* key_ids(const Attention& x, const Head& head, const AttentionTokens& tokens,
+                                int64_t key) {
+    return tokens.key_segments == nullptr ? nullptr : tokens.key_segments + head.batch * x.keys + key;
+  }
+  static const int32_t* query_ids(const Attention& x, const Head& head, const AttentionTokens& tokens) {
+    return tokens.query_segments == nullptr ? nullptr : tokens.query_segments + head.batch * x.queries;
+  }
+  // Of the queries of rows first .. first + count.
+  static Documents documents_of_rows(const Attention& x, const Head& head, const AttentionTokens& tokens,
                                      int64_t first, int64_t count) {
-    const int64_t position = first / head.group;
-    return documents(x, head, segments, position, (first + count - 1) / head.group + 1 - position);
+    const int64_t query = first / head.group;
+    const int32_t* ids = query_ids(x, head, tokens);
+    return documents(ids == nullptr ? nullptr : ids + query, (first + count - 1) / head.group + 1 - query);
   }
 
-  // What hides keys of a block from lanes of a panel: those from `masked` on may stand after a lane's
-  // position; those before `clear` may be too old, the oldest that a lane sees being its position less
-  // `reach`; and where numbers of documents are given, key i's must be the lane's.
+  // What hides keys of a block, which begins at position first_key, from lanes of a panel: those from
+  // `masked` on may stand after a lane's position; those before `clear` may be too old, the oldest that a
+  // lane sees being its position less `reach`; and where numbers of documents are given, key i's must be the
+  // lane's.
   struct Mask {
     int64_t first_key = 0, masked = 0, clear = 0;
     float reach = 0;
@@ -135,7 +147,7 @@ struct AttentionRows {
 
     bool may_hide(int64_t i) const { return i >= masked || i < clear || key_ids != nullptr; }
     // Some lane may see no key of the block.
-    bool may_hide_all() const { return clear > 0 || key_ids != nullptr; }
+    bool may_hide_all() const { return clear > 0 || masked <= 0 || key_ids != nullptr; }
   };
   // x where half j of the lanes sees key i of the block, else y.
   LIGNUM_INLINE V if_seen(const Mask& m, int64_t i, int j, V x, V y) {
@@ -163,16 +175,16 @@ struct AttentionRows {
   }
 
   // Positions of a panel's lanes; lanes beyond count stand where the last one does.
-  static void positions(const Head& head, int64_t first, int64_t count, float* to) {
+  static void positions(const Head& head, int64_t shift, int64_t first, int64_t count, float* to) {
     for (int64_t l = 0; l < kLanes; ++l) {
-      to[l] = static_cast<float>((first + P::smaller(l, count - 1)) / head.group);
+      to[l] = static_cast<float>((first + P::smaller(l, count - 1)) / head.group + shift);
     }
   }
 
   // Numbers of their documents, likewise.
-  static void lane_ids(const Attention& x, const Head& head, const int32_t* segments, int64_t first,
+  static void lane_ids(const Attention& x, const Head& head, const AttentionTokens& tokens, int64_t first,
                        int64_t count, float* to) {
-    const int32_t* ids = segments + head.batch * x.seq;
+    const int32_t* ids = query_ids(x, head, tokens);
     for (int64_t l = 0; l < kLanes; ++l) {
       to[l] = static_cast<float>(ids[(first + P::smaller(l, count - 1)) / head.group]);
     }

@@ -1,5 +1,8 @@
 #include "kernels/attention.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -16,7 +19,8 @@ using testing::Worst;
 Attention make(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, DType dtype,
                bool causal, int64_t window = 0, float softcap = 0) {
   return {.batch = batch,
-          .seq = seq,
+          .queries = seq,
+          .keys = seq,
           .heads = heads,
           .kv_heads = kv_heads,
           .dim = dim,
@@ -28,16 +32,18 @@ Attention make(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int6
 }
 
 std::string name(const Attention& x) {
-  return "B" + std::to_string(x.batch) + " S" + std::to_string(x.seq) + " H" + std::to_string(x.heads) + "/" +
-         std::to_string(x.kv_heads) + " D" + std::to_string(x.dim) + " " + std::string(dtype_name(x.dtype)) +
-         (x.causal ? " causal" : "") + (x.window > 0 ? " window " + std::to_string(x.window) : "") +
+  return "B" + std::to_string(x.batch) + " S" + std::to_string(x.queries) + "/" + std::to_string(x.keys) +
+         " H" + std::to_string(x.heads) + "/" + std::to_string(x.kv_heads) + " D" + std::to_string(x.dim) +
+         " " + std::string(dtype_name(x.dtype)) + (x.causal ? " causal" : "") +
+         (x.window > 0 ? " window " + std::to_string(x.window) : "") +
          (x.softcap > 0 ? " softcap " + std::to_string(x.softcap) : "");
 }
 
 struct Case {
   Attention x;
   Buffer q, k, v, dout, out, lse, dq, dk, dv;
-  std::vector<int32_t> segments;  // empty: none
+  std::vector<int32_t> query_segments, key_segments;  // empty: none
+  std::vector<int32_t> query_starts, key_starts;      // empty: 0
   explicit Case(const Attention& shape, int skew = 1)
       : x(shape),
         q(x.dtype, queries(), skew),
@@ -45,7 +51,7 @@ struct Case {
         v(x.dtype, keys(), skew),
         dout(x.dtype, queries(), skew),
         out(x.dtype, queries(), skew),
-        lse(DType::f32, x.batch * x.heads * x.seq),
+        lse(DType::f32, x.batch * x.heads * x.queries),
         dq(x.dtype, queries(), skew),
         dk(x.dtype, keys(), skew),
         dv(x.dtype, keys(), skew) {
@@ -54,38 +60,56 @@ struct Case {
     v.fill_normal(13);
     dout.fill_normal(14);
   }
-  int64_t queries() const { return x.batch * x.seq * x.heads * x.dim; }
-  int64_t keys() const { return x.batch * x.seq * x.kv_heads * x.dim; }
-  int64_t row(int64_t b, int64_t s, int64_t h) const { return ((b * x.seq + s) * x.heads + h) * x.dim; }
+  int64_t queries() const { return x.batch * x.queries * x.heads * x.dim; }
+  int64_t keys() const { return x.batch * x.keys * x.kv_heads * x.dim; }
+  int64_t row(int64_t b, int64_t s, int64_t h) const { return ((b * x.queries + s) * x.heads + h) * x.dim; }
   int64_t key(int64_t b, int64_t s, int64_t h) const {
-    return ((b * x.seq + s) * x.kv_heads + h / (x.heads / x.kv_heads)) * x.dim;
+    return ((b * x.keys + s) * x.kv_heads + h / (x.heads / x.kv_heads)) * x.dim;
   }
 
+  static int64_t position(const std::vector<int32_t>& starts, int64_t i, int64_t count) {
+    if (starts.empty()) return i;
+    const int64_t length = count / static_cast<int64_t>(starts.size());
+    return starts[i / length] + i % length;
+  }
   bool sees(int64_t b, int64_t i, int64_t j) const {
-    if (x.causal && j > i) return false;
-    if (x.window > 0 && j <= i - x.window) return false;
-    return segments.empty() || segments[b * x.seq + i] == segments[b * x.seq + j];
+    const int64_t at = position(query_starts, i, x.queries), key = position(key_starts, j, x.keys);
+    if (x.causal && key > at) return false;
+    if (x.window > 0 && key <= at - x.window) return false;
+    return query_segments.empty() || query_segments[b * x.queries + i] == key_segments[b * x.keys + j];
   }
   // Documents of `length` positions; every other row of the batch starts inside one.
   void cut(int64_t length) {
-    for (int64_t b = 0; b < x.batch; ++b)
-      for (int64_t i = 0; i < x.seq; ++i)
-        segments.push_back(static_cast<int32_t>((i + b % 2 * (length / 2)) / length));
+    const auto cut_all = [&](const std::vector<int32_t>& starts, int64_t count) {
+      std::vector<int32_t> segments;
+      for (int64_t b = 0; b < x.batch; ++b)
+        for (int64_t i = 0; i < count; ++i)
+          segments.push_back(
+              static_cast<int32_t>((position(starts, i, count) + b % 2 * (length / 2)) / length));
+      return segments;
+    };
+    query_segments = cut_all(query_starts, x.queries);
+    key_segments = cut_all(key_starts, x.keys);
+  }
+
+  AttentionTokens tokens() const {
+    const auto data = [](const std::vector<int32_t>& v) { return v.empty() ? nullptr : v.data(); };
+    return {data(query_starts), data(key_starts), data(query_segments), data(key_segments)};
   }
 
   void forward(Choice choice, int threads = 1) {
     ASSERT_TRUE(attention_supported(x).ok()) << attention_supported(x).message();
+    ASSERT_TRUE(tokens_supported(x, tokens()).ok()) << tokens_supported(x, tokens()).message();
     Workspace workspace(attention_workspace(x, threads));
     TestThreads pool(threads);
     attention(choice, x, q.data(), k.data(), v.data(), out.data(), lse.floats(), workspace.data(), pool,
-              segments.empty() ? nullptr : segments.data());
+              tokens());
   }
   void backward(Choice choice, int threads = 1) {
     Workspace workspace(attention_grad_workspace(x, threads));
     TestThreads pool(threads);
     attention_grad(choice, x, dout.data(), q.data(), k.data(), v.data(), out.data(), lse.floats(), dq.data(),
-                   dk.data(), dv.data(), workspace.data(), pool,
-                   segments.empty() ? nullptr : segments.data());
+                   dk.data(), dv.data(), workspace.data(), pool, tokens());
   }
 };
 
@@ -107,13 +131,13 @@ Reference reference(const Case& c) {
   for (auto* field : {&r.out, &r.dq, &r.out_size, &r.dq_size}) field->assign(c.queries(), 0.0);
   for (auto* field : {&r.dk, &r.dv, &r.dk_size, &r.dv_size}) field->assign(c.keys(), 0.0);
   r.lse.assign(c.lse.count(), 0.0);
-  std::vector<double> p(x.seq), slope(x.seq);
+  std::vector<double> p(x.keys), slope(x.keys);
   for (int64_t b = 0; b < x.batch; ++b) {
     for (int64_t h = 0; h < x.heads; ++h) {
-      for (int64_t i = 0; i < x.seq; ++i) {
+      for (int64_t i = 0; i < x.queries; ++i) {
         const int64_t row = c.row(b, i, h);
         std::vector<int64_t> seen;
-        for (int64_t j = 0; j < x.seq; ++j)
+        for (int64_t j = 0; j < x.keys; ++j)
           if (c.sees(b, i, j)) seen.push_back(j);
         double largest = -std::numeric_limits<double>::infinity(), sum = 0;
         for (const int64_t j : seen) {
@@ -125,7 +149,7 @@ Reference reference(const Case& c) {
           largest = std::max(largest, p[j]);
         }
         for (const int64_t j : seen) sum += p[j] = std::exp(p[j] - largest);
-        r.lse[(b * x.heads + h) * x.seq + i] = largest + std::log(sum);
+        r.lse[(b * x.heads + h) * x.queries + i] = largest + std::log(sum);
         double delta = 0, delta_size = 0;
         for (int64_t d = 0; d < x.dim; ++d) {
           for (const int64_t j : seen) {
@@ -172,7 +196,7 @@ void check(const char* what, Choice choice, const Case& c, const Buffer& got, co
   const int64_t heads_a_key = c.x.heads / c.x.kv_heads;
   const auto group = static_cast<double>(heads_a_key);
   const double relative =
-      0x1p-24 * (6 * std::sqrt(dim) * (dim + 2) + group * static_cast<double>(c.x.seq) + dim + 16) +
+      0x1p-24 * (6 * std::sqrt(dim) * (dim + 2) + group * static_cast<double>(c.x.keys) + dim + 16) +
       (reads_out ? testing::half_ulp(c.x.dtype) : 0.0) + (pairs ? testing::half_ulp(c.x.dtype) : 0.0);
   Worst worst;
   for (int64_t i = 0; i < got.count(); ++i) {
@@ -216,49 +240,109 @@ std::vector<Choice> choices() {
 
 class AttentionOnIsa : public ::testing::TestWithParam<Choice> {};
 
+// out, lse and the gradients beside the definition.
+void check_all(Choice choice, Case& c) {
+  c.forward(choice);
+  const Reference want = reference(c);
+  check("out", choice, c, c.out, want.out, want.out_size, false);
+  const double sizes = 6 * std::sqrt(static_cast<double>(c.x.dim)) * static_cast<double>(c.x.dim + 2);
+  Worst worst;
+  for (int64_t i = 0; i < c.lse.count(); ++i) {
+    if (std::isinf(want.lse[i])) {
+      EXPECT_EQ(c.lse.at(i), want.lse[i]) << "lse " << i << " of " << name(c.x);
+    } else {
+      worst.take(i, c.lse.at(i), want.lse[i],
+                 0x1p-24 * (sizes + static_cast<double>(c.x.keys) + 16 + std::fabs(want.lse[i])));
+    }
+  }
+  EXPECT_LE(worst.ratio, 1.0) << "lse of " << name(c.x) << ": " << worst.text();
+  c.backward(choice);
+  check("dq", choice, c, c.dq, want.dq, want.dq_size, true);
+  check("dk", choice, c, c.dk, want.dk, want.dk_size, true);
+  check("dv", choice, c, c.dv, want.dv, want.dv_size, false);
+}
+
 TEST_P(AttentionOnIsa, AgreesWithDouble) {
   for (const Attention& x : shapes()) {
     Case c(x);
-    c.forward(GetParam());
-    const Reference want = reference(c);
-    check("out", GetParam(), c, c.out, want.out, want.out_size, false);
-    const double sizes = 6 * std::sqrt(static_cast<double>(x.dim)) * static_cast<double>(x.dim + 2);
-    Worst worst;
-    for (int64_t i = 0; i < c.lse.count(); ++i) {
-      worst.take(i, c.lse.at(i), want.lse[i],
-                 0x1p-24 * (sizes + static_cast<double>(x.seq) + 16 + std::fabs(want.lse[i])));
+    check_all(GetParam(), c);
+  }
+}
+
+// Queries and keys where a rank of several has them, some before all keys.
+TEST_P(AttentionOnIsa, PiecesStandWhereTheyStart) {
+  struct Pieces {
+    int64_t queries, keys;
+    std::vector<int32_t> query_starts, key_starts;
+    int64_t window = 0;
+    bool causal = true;
+  };
+  const std::vector<Pieces> all = {
+      {40, 120, {80}, {}},                      // the last of three ranks
+      {40, 120, {}, {}},                        // the first: keys after all queries
+      {74, 74, {100}, {200}},                   // nothing is seen
+      {150, 300, {0, 225}, {0, 225, 75, 150}},  // halves of 4 ranks, gathered in the ranks' order
+      {460, 230, {230, 690}, {115, 575}},       // two ranks' halves meet, over several blocks
+      {300, 450, {300}, {}, 260},               // a window that reaches into the second block
+      {90, 180, {30, 150}, {60, 0}, 20},        // some see nothing by the window
+      {33, 70, {7}, {}, 0, false},              // all pairs
+      {500, 20, {13}, {100}, 0, true},          // far more queries
+  };
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (const Pieces& p : all) {
+      Attention x = make(2, p.queries, 3, 1, 12, dtype, p.causal, p.window);
+      x.keys = p.keys;
+      x.query_pieces = std::max<int64_t>(1, static_cast<int64_t>(p.query_starts.size()));
+      x.key_pieces = std::max<int64_t>(1, static_cast<int64_t>(p.key_starts.size()));
+      SCOPED_TRACE(
+          fmt::format("queries {} keys {}", fmt::join(p.query_starts, ","), fmt::join(p.key_starts, ",")));
+      for (const bool packed : {false, true}) {
+        Case c(x);
+        c.query_starts = p.query_starts;
+        c.key_starts = p.key_starts;
+        if (packed) c.cut(50);
+        check_all(GetParam(), c);
+      }
     }
-    EXPECT_LE(worst.ratio, 1.0) << "lse of " << name(x) << ": " << worst.text();
-    c.backward(GetParam());
-    check("dq", GetParam(), c, c.dq, want.dq, want.dq_size, true);
-    check("dk", GetParam(), c, c.dk, want.dk, want.dk_size, true);
-    check("dv", GetParam(), c, c.dv, want.dv, want.dv_size, false);
+  }
+}
+
+// Of keys in order a row has the bits that it has among all queries, whatever piece it stands in.
+TEST_P(AttentionOnIsa, ARowHasTheBitsOfTheWholeSequence) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    Case all(make(1, 460, 2, 1, 16, dtype, true));
+    Attention x = all.x;
+    x.queries = 60;
+    x.query_pieces = 2;
+    Case part(x);
+    part.query_starts = {70, 400};
+    for (int64_t i = 0; i < part.q.count(); ++i) {
+      const int64_t token = i / 32;
+      part.q.set(i, all.q.at((token + (token < 30 ? 70 : 370)) * 32 + i % 32));
+    }
+    all.forward(GetParam());
+    part.forward(GetParam(), 2);
+    for (int64_t i = 0; i < part.out.count(); ++i) {
+      const int64_t token = i / 32;
+      ASSERT_EQ(part.out.at(i), all.out.at((token + (token < 30 ? 70 : 370)) * 32 + i % 32)) << i;
+    }
   }
 }
 
 // Documents within blocks and over several, of one position, and numbers that come back later in the row.
 TEST_P(AttentionOnIsa, DocumentsAreApart) {
-  const auto check_all = [](Case& c, const std::string& what) {
-    SCOPED_TRACE(name(c.x) + " " + what);
-    c.forward(GetParam());
-    const Reference want = reference(c);
-    check("out", GetParam(), c, c.out, want.out, want.out_size, false);
-    c.backward(GetParam());
-    check("dq", GetParam(), c, c.dq, want.dq, want.dq_size, true);
-    check("dk", GetParam(), c, c.dk, want.dk, want.dk_size, true);
-    check("dv", GetParam(), c, c.dv, want.dv, want.dv_size, false);
-  };
   for (DType dtype : {DType::f32, DType::bf16}) {
     for (const int64_t length : {1, 7, 150, 300}) {
       Case c(make(2, 310, 2, 1, 8, dtype, length != 150));
       c.cut(length);
-      check_all(c, "documents of " + std::to_string(length));
+      check_all(GetParam(), c);
     }
     Case back(make(1, 370, 3, 1, 8, dtype, true)), window(make(1, 300, 2, 2, 8, dtype, true, 40, 4.0f));
-    for (int32_t i = 0; i < 370; ++i) back.segments.push_back(i / 50 % 3 * (1 << 23));
+    for (int32_t i = 0; i < 370; ++i) back.query_segments.push_back(i / 50 % 3 * (1 << 23));
+    back.key_segments = back.query_segments;
     window.cut(90);
-    check_all(back, "numbers that come back");
-    check_all(window, "documents of 90");
+    check_all(GetParam(), back);
+    check_all(GetParam(), window);
   }
 }
 
@@ -335,10 +419,10 @@ TEST_P(AttentionOnIsa, BitsDoNotDependOnTheRest) {
   all.forward(GetParam(), 2);
   all.backward(GetParam(), 2);
   const int64_t b = 1, kv_head = 1, group = 2;
-  Case part(make(1, x.seq, group, 1, x.dim, DType::f32, true));
+  Case part(make(1, x.queries, group, 1, x.dim, DType::f32, true));
   Case prefix(make(1, 90, group, 1, x.dim, DType::f32, true));
   for (Case* c : {&part, &prefix}) {
-    for (int64_t s = 0; s < c->x.seq; ++s) {
+    for (int64_t s = 0; s < c->x.queries; ++s) {
       for (int64_t d = 0; d < x.dim; ++d) {
         for (int64_t g = 0; g < group; ++g) {
           c->q.set(c->row(0, s, g) + d, all.q.at(all.row(b, s, kv_head * group + g) + d));
@@ -351,7 +435,7 @@ TEST_P(AttentionOnIsa, BitsDoNotDependOnTheRest) {
     c->forward(GetParam());
     c->backward(GetParam());
     int64_t wrong = 0;
-    for (int64_t s = 0; s < c->x.seq; ++s) {
+    for (int64_t s = 0; s < c->x.queries; ++s) {
       for (int64_t d = 0; d < x.dim; ++d) {
         for (int64_t g = 0; g < group; ++g) {
           wrong += c->out.at(c->row(0, s, g) + d) != all.out.at(all.row(b, s, kv_head * group + g) + d);
@@ -386,11 +470,11 @@ TEST_P(AttentionOnIsa, NanReachesTheRowsThatReadIt) {
     c.k.set(c.key(1, bad, 0) + 3, std::numeric_limits<double>::quiet_NaN());
     c.forward(GetParam());
     for (int64_t h = 0; h < 2; ++h) {
-      for (int64_t s = 0; s < c.x.seq; ++s) {
+      for (int64_t s = 0; s < c.x.queries; ++s) {
         EXPECT_FALSE(std::isnan(c.out.at(c.row(0, s, h)))) << s;
         if (s >= bad) {
           EXPECT_TRUE(std::isnan(c.out.at(c.row(1, s, h)))) << s;
-          EXPECT_TRUE(std::isnan(c.lse.at((2 + h) * c.x.seq + s))) << s;
+          EXPECT_TRUE(std::isnan(c.lse.at((2 + h) * c.x.queries + s))) << s;
         } else if (s < 224) {
           EXPECT_FALSE(std::isnan(c.out.at(c.row(1, s, h)))) << s;
         }
@@ -416,10 +500,20 @@ TEST(Attention, RefusesWhatItCannotDo) {
             std::string::npos);
   EXPECT_EQ(attention_supported(make(1, 4, 2, 2, 8, DType::i32, true)).code(), Code::user_error);
   EXPECT_EQ(attention_supported(make(1, -1, 2, 2, 8, DType::f32, true)).code(), Code::user_error);
-  const std::vector<int32_t> segments = {0, 1 << 24, 1, (1 << 24) + 1};
-  EXPECT_TRUE(segments_supported(make(1, 3, 2, 2, 8, DType::f32, true), segments.data()).ok());
-  EXPECT_EQ(segments_supported(make(2, 2, 2, 2, 8, DType::f32, true), segments.data()).message(),
+  const std::vector<int32_t> segments = {0, 1 << 24, 1, (1 << 24) + 1}, starts = {0, (1 << 24) - 1, 1 << 24};
+  const auto of_segments = [&](const Attention& x) {
+    return tokens_supported(x, {.query_segments = segments.data(), .key_segments = segments.data()});
+  };
+  EXPECT_TRUE(of_segments(make(1, 3, 2, 2, 8, DType::f32, true)).ok());
+  EXPECT_EQ(of_segments(make(2, 2, 2, 2, 8, DType::f32, true)).message(),
             "attention: row 1, position 1: segment is 16777217; 0 to 2^24 is allowed");
+  Attention pieces = make(1, 6, 2, 2, 8, DType::f32, true);
+  pieces.key_pieces = 4;
+  EXPECT_EQ(attention_supported(pieces).message(), "attention: 6 keys in 4 pieces; a divisor is allowed");
+  pieces.key_pieces = 6;
+  pieces.query_pieces = 3;
+  EXPECT_EQ(tokens_supported(pieces, {.query_starts = starts.data()}).message(),
+            "attention: piece 1 of the queries starts at 16777215; 0 to 16777214 is allowed");
 }
 
 }  // namespace

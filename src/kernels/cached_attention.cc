@@ -36,10 +36,11 @@ int64_t decode_floats(const CachedAttention& x) {
   return round_up(group * (2 * padded_dim(x) + kAttentionBlock + 3), 16);
 }
 
-// The tokens of one row of the batch, as the last positions of a sequence.
-Attention sequence(const CachedAttention& x, int64_t start, int64_t count) {
+// The last `count` tokens of a sequence of that length.
+Attention sequence(const CachedAttention& x, int64_t length, int64_t count) {
   return {.batch = 1,
-          .seq = start + count,
+          .queries = count,
+          .keys = length,
           .heads = x.heads,
           .kv_heads = x.kv_heads,
           .dim = x.dim,
@@ -47,8 +48,7 @@ Attention sequence(const CachedAttention& x, int64_t start, int64_t count) {
           .scale = x.scale,
           .causal = true,
           .window = x.window,
-          .softcap = x.softcap,
-          .first = start};
+          .softcap = x.softcap};
 }
 int64_t lse_bytes(const CachedAttention& x) { return round_up(x.tokens * x.heads * kFloat, 64); }
 
@@ -59,7 +59,7 @@ Status cached_attention_supported(const CachedAttention& x) {
     return user_error("cached_attention: batch is {}, tokens {}, capacity {}; 0 or more is allowed", x.batch,
                       x.tokens, x.capacity);
   }
-  return attention_supported(sequence(x, x.capacity, 0));
+  return attention_supported(sequence(x, x.capacity, x.tokens));
 }
 
 Status cached_rows_fit(int64_t batch, int64_t tokens, int64_t capacity, const int32_t* start,
@@ -77,8 +77,7 @@ Status cached_rows_fit(int64_t batch, int64_t tokens, int64_t capacity, const in
 
 int64_t cached_attention_workspace(const CachedAttention& x, int threads) {
   if (decodes(x)) return decode_floats(x) * kFloat * threads;
-  return lse_bytes(x) +
-         attention_workspace(sequence(x, x.capacity - std::min(x.tokens, x.capacity), x.tokens), threads);
+  return lse_bytes(x) + attention_workspace(sequence(x, x.capacity, x.tokens), threads);
 }
 
 void cached_attention(Choice choice, const CachedAttention& x, const void* q, const void* k, const void* v,
@@ -95,9 +94,10 @@ void cached_attention(Choice choice, const CachedAttention& x, const void* q, co
   if (!decodes(x)) {
     for (int64_t b = 0; b < x.batch; ++b) {
       if (count[b] == 0) continue;
-      attention(choice, sequence(x, start[b], count[b]), at(q, b * x.tokens * token),
+      attention(choice, sequence(x, start[b] + count[b], count[b]), at(q, b * x.tokens * token),
                 at(k, b * x.capacity * key), at(v, b * x.capacity * key), at(out, b * x.tokens * token),
-                static_cast<float*>(workspace), at(workspace, lse_bytes(x)), pool);
+                static_cast<float*>(workspace), at(workspace, lse_bytes(x)), pool,
+                {.query_starts = start + b});
     }
     return;
   }

@@ -95,7 +95,8 @@ TEST_P(CachedAttentionOnIsa, BitsAreThoseOfTheWholeSequence) {
           continue;
         }
         Attention whole{.batch = 1,
-                        .seq = s.start[static_cast<size_t>(b)] + t + 1,
+                        .queries = s.start[static_cast<size_t>(b)] + t + 1,
+                        .keys = s.start[static_cast<size_t>(b)] + t + 1,
                         .heads = s.heads,
                         .kv_heads = s.kv_heads,
                         .dim = s.dim,
@@ -104,9 +105,9 @@ TEST_P(CachedAttentionOnIsa, BitsAreThoseOfTheWholeSequence) {
                         .causal = true,
                         .window = s.window,
                         .softcap = s.softcap};
-        const int64_t last = (whole.seq - 1) * token;
-        Buffer q(s.dtype, whole.seq * token), out(s.dtype, whole.seq * token),
-            lse(DType::f32, whole.seq * s.heads);
+        const int64_t last = (whole.keys - 1) * token;
+        Buffer q(s.dtype, whole.keys * token), out(s.dtype, whole.keys * token),
+            lse(DType::f32, whole.keys * s.heads);
         q.fill_normal(9);
         for (int64_t i = 0; i < token; ++i) q.set(last + i, in.q.at(at + i));
         Workspace workspace(attention_workspace(whole, 1));

@@ -108,7 +108,7 @@ class Layer {
       attrs.set("causal", true);
       std::vector<Value> inputs = {q, k, v};
       if (text.segments) {
-        inputs.push_back(*text.segments);
+        inputs.insert(inputs.end(), {*text.segments, *text.segments});
         attrs.set("segmented", true);
       }
       return b_.add_all("attention", std::move(inputs), std::move(attrs))[0];

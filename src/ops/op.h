@@ -96,6 +96,7 @@ using Gradients = std::vector<std::optional<Value>>;
 // input has and a result lacks is summed over: sharded, it leaves that result partial. If one mesh axis is
 // asked for by two factors, the one with the lower number keeps it and the other operand is gathered: number
 // batch factors first.
+struct PlacedCall;
 struct ShardRule {
   std::vector<std::vector<int>> in, out;
   // The op commutes with sums over ranks (add of two gradients, reshape): partial inputs, all over the same
@@ -114,6 +115,35 @@ struct ShardRule {
   // There are as many results as inputs, and result i is a function of input i alone (barrier): factors are
   // numbered within each pair, one pair's sharding does not bind another's, open sums stay open.
   bool separate = false;
+  // A factor whose index matters, not only that it is walked: where a token stands, in a mask. It takes no
+  // mesh axis but TokenAxis's; where that cuts it, a rank runs what `local` builds in place of the op.
+  int placed = -1;
+  std::vector<std::vector<int>> ring_in, ring_out;  // in place of in and out where shards go round
+  Values (*local)(const PlacedCall&) = nullptr;
+};
+
+// How the tokens of a row lie over the ranks of a mesh axis: in pieces of consecutive ones. Balanced: of
+// 2 group pieces rank r has numbers r and 2 group - 1 - r, so that under a causal mask all have as much to
+// do. A tensor that is gathered over the axis has its tokens in the ranks' order.
+struct TokenAxis {
+  std::string axis;
+  int64_t group = 1;
+  bool balanced = false;
+  bool ring = false;  // shards of what all ranks need go round; else it is gathered
+  int64_t pieces() const { return balanced ? 2 : 1; }
+  // Where the pieces of a rank begin, of `tokens` in all.
+  std::vector<int64_t> starts(int64_t rank, int64_t tokens) const {
+    const int64_t length = tokens / (group * pieces());
+    if (!balanced) return {rank * length};
+    return {rank * length, (2 * group - 1 - rank) * length};
+  }
+};
+struct PlacedCall {
+  Builder& build;
+  Site site;                  // of the whole op
+  std::span<const Value> in;  // a rank's operands, as the rule has them
+  const TokenAxis& tokens;
+  Value rank;  // this rank's place on the axis: i32 []
 };
 
 // --- cost

@@ -77,7 +77,7 @@ TEST_P(PartitionTest, HalvesMakeTheWhole) {
     };
     for (size_t i = 0; i < s.in.size(); ++i) see(rule.in[i], s.in[i]);
     for (size_t r = 0; r < s.out.size(); ++r) see(rule.out[r], s.out[r]);
-    if (!there) continue;  // numbers may have gaps
+    if (!there || f == rule.placed) continue;  // numbers may have gaps
     // Padding cuts every dim of a factor at the same index: unequal sizes must say that they cannot be
     // padded.
     if (std::find(rule.exact.begin(), rule.exact.end(), f) == rule.exact.end()) {
@@ -126,6 +126,82 @@ TEST_P(PartitionTest, HalvesMakeTheWhole) {
         const RefTensor& got = halves[static_cast<size_t>(h)][r];
         ASSERT_EQ(got.dims, want.dims);
         EXPECT_EQ(compare(want, got.data, bound), "") << "half " << h;
+      }
+    }
+  }
+}
+
+// Pieces of t along dim d, in that order.
+RefTensor pieces_of(const RefTensor& t, int64_t d, std::span<const int64_t> starts, int64_t length) {
+  RefTensor out;
+  out.dims = t.dims;
+  out.dims[static_cast<size_t>(d)] = length * static_cast<int64_t>(starts.size());
+  for_each_index(out.dims, [&](const Dims& index, int64_t) {
+    Dims from = index;
+    int64_t& at = from[static_cast<size_t>(d)];
+    at = starts[static_cast<size_t>(at / length)] + at % length;
+    int64_t place = 0;
+    for (size_t i = 0; i < from.size(); ++i) place = place * t.dims[i] + from[i];
+    out.data.push_back(t.data[static_cast<size_t>(place)]);
+  });
+  return out;
+}
+
+// Where a factor's index matters, what ranks run for their tokens and all keys, in the ranks' order, makes
+// the whole, whichever pieces they have.
+TEST_P(PartitionTest, PlacedShardsMakeTheWhole) {
+  const Op& op = *GetParam().op;
+  const CaseSite s(op, GetParam().c);
+  const ShardRule rule = op.partition(s.site);
+  if (rule.placed < 0) return;
+  const int64_t tokens = s.out[0].dims[static_cast<size_t>(dim_of(rule.out[0], rule.placed))];
+  const std::vector<RefTensor> values = values_of(case_inputs(op, GetParam().c));
+  const std::vector<RefTensor> whole = evaluate(op, s.site, pointers(values));
+  for (const bool balanced : {false, true}) {
+    const TokenAxis axis{"context", 2, balanced, false};
+    const int64_t length = tokens / (axis.group * axis.pieces());
+    if (length * axis.group * axis.pieces() != tokens) continue;
+    SCOPED_TRACE(balanced);
+    Dims order;
+    for (int64_t rank = 0; rank < axis.group; ++rank)
+      for (const int64_t start : axis.starts(rank, tokens)) order.push_back(start);
+    // What all ranks have is in the ranks' order along the dim of its tokens, which is the second.
+    const auto laid = [&](const RefTensor& t, const std::vector<int>& walks, const Dims& starts) {
+      const int64_t d = dim_of(walks, rule.placed);
+      return d >= 0 ? pieces_of(t, d, starts, length) : pieces_of(t, 1, order, length);
+    };
+    std::vector<RefTensor> sums(s.out.size());
+    for (int64_t rank = 0; rank < axis.group; ++rank) {
+      const Dims starts = axis.starts(rank, tokens);
+      ir::Graph graph;
+      Builder build(graph);
+      std::vector<RefTensor> arguments;
+      Values in;
+      for (size_t i = 0; i < s.in.size(); ++i) {
+        arguments.push_back(laid(values[i], rule.in[i], starts));
+        Type t = s.in[i];
+        t.dims = arguments.back().dims;
+        in.push_back(graph.param(fmt::format("in{}", i), t));
+      }
+      const Value place = build.constant(DType::i32, {}, static_cast<double>(rank));
+      const Values made = rule.local({build, s.site, in, axis, place});
+      for (const Value v : made) graph.output("out", v);
+      const std::vector<RefTensor> got = interpret(graph, arguments);
+      for (size_t r = 0; r < got.size(); ++r) {
+        SCOPED_TRACE(fmt::format("rank {}, result {}", rank, r));
+        const RefTensor want = laid(whole[r], rule.out[r], starts);
+        ASSERT_EQ(got[r].dims, want.dims);
+        const Bound bound{1e-12, 1e-12 * scale_of(whole[r])};
+        if (dim_of(rule.out[r], rule.placed) >= 0) {
+          EXPECT_EQ(compare(want, got[r].data, bound), "");
+          continue;
+        }
+        RefTensor& sum = sums[r];
+        if (rank == 0) sum = {want.dims, std::vector<double>(want.data.size())};
+        for (size_t i = 0; i < sum.data.size(); ++i) sum.data[i] += got[r].data[i];
+        if (rank + 1 == axis.group) {
+          EXPECT_EQ(compare(want, sum.data, bound), "");
+        }
       }
     }
   }

@@ -18,8 +18,9 @@ using ir::Type;
 using ir::Value;
 using Axes = std::vector<std::string>;
 
-// The tokens of a row. Between a layer's blocks ranks of a tensor axis hold a part of them each.
-constexpr std::string_view kTokens = "activation_length";
+// The tokens of a row. Between a layer's blocks ranks of a tensor axis hold a part of them each; ranks of the
+// context axis do so everywhere.
+constexpr std::string_view kTokens = "activation_length", kContext = "context";
 
 bool contains(const Axes& axes, const std::string& axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
@@ -38,7 +39,8 @@ struct Local {
 
 class Partitioner {
  public:
-  Partitioner(const Mesh& mesh, const AxisRules& rules) : mesh_(mesh), rules_(rules) {}
+  Partitioner(const Mesh& mesh, const AxisRules& rules)
+      : mesh_(mesh), rules_(rules), tokens_(mesh.tokens()) {}
 
   Sharding by_names(const Type& type) const {
     Sharding s;
@@ -181,7 +183,11 @@ class Partitioner {
     const Node& n = from.node(id);
     const ops::Op& op = ops::get_op(n.kind);
     const ops::NodeSite site(from, n);
-    const ops::ShardRule rule = op.partition(site.site);
+    ops::ShardRule rule = op.partition(site.site);
+    if (rule.placed >= 0 && tokens_.ring) {
+      rule.in = rule.ring_in;
+      rule.out = rule.ring_out;
+    }
     LIGNUM_CHECK(rule.in.size() == n.inputs.size() && rule.out.size() == n.types.size(), "{}: partition rule",
                  n.kind);
     if (rule.separate) {
@@ -231,7 +237,8 @@ class Partitioner {
     ir::Attrs attrs = n.attrs;
     if (!rule.result_dims.empty())
       attrs.set(std::string(rule.result_dims), local_dims(n.types[0].dims, out[0], mesh_));
-    const Values made = b.add_all(n.kind, inputs, attrs);
+    const bool placed = rule.placed >= 0 && !factors[static_cast<size_t>(rule.placed)].empty();
+    const Values made = placed ? local(rule, site.site, inputs, b) : b.add_all(n.kind, inputs, attrs);
     for (size_t r = 0; r < made.size(); ++r) {
       const Type& t = b.type(made[r]);
       const auto expected = local_dims(n.types[r].dims, out[r], mesh_);
@@ -252,6 +259,11 @@ class Partitioner {
   }
   using Values = std::vector<Value>;
 
+  Values local(const ops::ShardRule& rule, const ops::Site& site, const Values& inputs, ops::Builder& b) {
+    const Value rank = b.add("axis_index", {}, {{"axis", tokens_.axis}, {"group", tokens_.group}});
+    return rule.local({b, site, inputs, tokens_, rank});
+  }
+
   // The mesh axes of each factor. An axis goes to the first factor that an input asks for it with; a factor
   // that some input has whole (not cut) stays whole: the others are gathered.
   std::vector<Axes> assign(const Node& n, const ops::ShardRule& rule, const ops::Site& site,
@@ -262,10 +274,12 @@ class Partitioner {
         for (const int f : dims) count = std::max(count, f + 1);
     std::vector<Axes> factors(static_cast<size_t>(count));
     std::set<std::string> taken;
-    // An axis that tokens and something else ask for: the tokens give way.
+    // An axis that tokens and something else ask for: the tokens give way. Not on the context axis, with
+    // which weights are stored as with fsdp, and gathered for use.
     std::set<std::string> asked;
     const auto yields = [&](size_t i, size_t d, const std::string& axis) {
-      return ops::name_of(site.in[i], static_cast<int64_t>(d)) == kTokens && asked.contains(axis);
+      return ops::name_of(site.in[i], static_cast<int64_t>(d)) == kTokens && axis != kContext &&
+             asked.contains(axis);
     };
     for (size_t i = 0; i < in.size(); ++i)
       for (size_t d = 0; d < rule.in[i].size() && in[i].fluid == nullptr; ++d)
@@ -279,7 +293,8 @@ class Partitioner {
           if (rule.in[i][d] != f) continue;
           Axes here;
           for (const std::string& axis : in[i].sharding.dims[d])
-            if (!taken.contains(axis) && !yields(i, d, axis)) here.push_back(axis);
+            if (!taken.contains(axis) && !yields(i, d, axis) && (f != rule.placed || axis == kContext))
+              here.push_back(axis);
           if (!axes) {
             axes = here;
           } else {
@@ -370,6 +385,7 @@ class Partitioner {
 
   const Mesh& mesh_;
   const AxisRules& rules_;
+  const ops::TokenAxis tokens_;
   // What the graph being filled has gathered already, by (local value, axis, dim): a weight that recompute
   // and gradient both read is gathered once, under its first reader's tag. Not across a loop: it would be
   // held all along it.
@@ -399,6 +415,11 @@ int64_t Mesh::coordinate(int64_t rank, std::string_view axis) const {
   return 0;
 }
 
+ops::TokenAxis Mesh::tokens() const {
+  const int64_t group = size(kContext);
+  return {std::string(kContext), group, balanced && group > 1, ring && group > 1};
+}
+
 std::vector<std::vector<int64_t>> Mesh::groups(std::string_view axis) const {
   int64_t stride = ranks(), size = 1;
   for (const MeshAxis& a : axes) {
@@ -420,8 +441,9 @@ std::vector<std::vector<int64_t>> Mesh::groups(std::string_view axis) const {
 
 const AxisRules& default_axis_rules() {
   static const AxisRules rules = {{"activation_batch", {"data", "fsdp", "fsdp_transpose"}},
-                                  {"activation_length", {"tensor"}},
-                                  {"embed", {"fsdp"}},
+                                  {"activation_length", {"context", "tensor"}},
+                                  {"activation_attn_length", {"context"}},
+                                  {"embed", {"fsdp", "context"}},
                                   {"q_heads", {"tensor", "fsdp_transpose"}},
                                   {"kv_heads", {"tensor", "fsdp_transpose"}},
                                   {"mlp", {"tensor", "fsdp_transpose"}},
@@ -446,6 +468,24 @@ Range shard_range(int64_t size, const std::vector<std::string>& axes, const Mesh
     r = {begin, std::min(r.end, begin + part)};
   }
   return r;
+}
+
+std::vector<Range> token_ranges(int64_t size, const std::vector<std::string>& axes, const Mesh& mesh,
+                                int64_t rank) {
+  const ops::TokenAxis tokens = mesh.tokens();
+  if (!tokens.balanced || axes.empty() || axes[0] != tokens.axis)
+    return {shard_range(size, axes, mesh, rank)};
+  // The part that the other axes cut out of the two pieces, seen as one.
+  const int64_t length = size / (tokens.group * tokens.pieces());
+  const Range part = shard_range(tokens.pieces() * length, {axes.begin() + 1, axes.end()}, mesh, rank);
+  std::vector<Range> ranges;
+  int64_t before = 0;
+  for (const int64_t start : tokens.starts(mesh.coordinate(rank, tokens.axis), size)) {
+    const int64_t begin = std::max(part.begin, before), end = std::min(part.end, before + length);
+    if (begin < end) ranges.push_back({start + begin - before, start + end - before});
+    before += length;
+  }
+  return ranges;
 }
 
 Result<Partitioned> partition(const Graph& global, const Mesh& mesh, const AxisRules& rules) {

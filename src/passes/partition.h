@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ops/op.h"
 
 namespace lignum::passes {
 
@@ -18,11 +19,14 @@ struct MeshAxis {
 };
 struct Mesh {
   std::vector<MeshAxis> axes;
+  // How the axis `context` cuts the tokens of a row, and how attention gets at others' keys (ops::TokenAxis).
+  bool balanced = false, ring = false;
   int64_t ranks() const;
   int64_t size(std::string_view axis) const;  // 1 for an axis that is not there
   // The groups of ranks that differ in `axis` alone, each in ascending order.
   std::vector<std::vector<int64_t>> groups(std::string_view axis) const;
   int64_t coordinate(int64_t rank, std::string_view axis) const;
+  ops::TokenAxis tokens() const;
 };
 
 // MaxText's logical_axis_rules: the mesh axes that shard a logical name, outermost first.
@@ -41,6 +45,10 @@ struct Range {
   int64_t begin = 0, end = 0;
 };
 Range shard_range(int64_t size, const std::vector<std::string>& axes, const Mesh& mesh, int64_t rank);
+
+// The tokens of a row of `size` that `rank` holds where `axes` cut it, in the order in which it holds them.
+std::vector<Range> token_ranges(int64_t size, const std::vector<std::string>& axes, const Mesh& mesh,
+                                int64_t rank);
 
 struct Partitioned {
   ir::Graph graph;                // LOCAL

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "ops/op.h"
 #include "passes/autodiff.h"
@@ -48,6 +49,21 @@ Status check_tensor_parallelism(const config::Config& c, const config::ModelConf
           "ici_tensor_parallelism={}: does not divide {} {}; set it to a divisor of all of {}, {}, {} and {}",
           ranks, count, what, cut[0].second, cut[1].second, cut[2].second, cut[3].second);
   return {};
+}
+
+// A row's tokens are cut by context into equal pieces, and a rank's by tensor.
+Status check_context_parallelism(const config::Config& c, const passes::Mesh& mesh) {
+  const ops::TokenAxis axis = mesh.tokens();
+  const int64_t tokens = c.integer("max_target_length"), pieces = axis.group * axis.pieces(),
+                tensor = mesh.size("tensor"), all = std::lcm(pieces, axis.group * tensor);
+  if (axis.group == 1 || tokens % all == 0) return {};
+  return user_error(
+      "ici_context_parallelism={}: max_target_length={} tokens of a row are not {} pieces{}{}; set it to a "
+      "multiple of {}{}",
+      axis.group, tokens, pieces,
+      axis.balanced ? ", two a rank (context_parallel_load_balance)" : ", one a rank",
+      tensor > 1 ? fmt::format(", which ici_tensor_parallelism={} shares evenly", tensor) : "", all,
+      axis.balanced ? ", or context_parallel_load_balance=false" : "");
 }
 
 // remat_policy and, where it is custom, the keys of its tensors.
@@ -136,6 +152,9 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   LIGNUM_RETURN_IF_ERROR(check_tensor_parallelism(c, model, mesh.size("tensor")));
   for (size_t i = 0; i < config::kMeshAxes.size(); ++i)
     o.mesh.axes.push_back({std::string(config::kMeshAxes[i]), mesh.sizes[i]});
+  o.mesh.balanced = c.boolean("context_parallel_load_balance");
+  o.mesh.ring = c.text("context_parallel_strategy") == "ring";
+  LIGNUM_RETURN_IF_ERROR(check_context_parallelism(c, o.mesh));
   o.shape.sequence = c.integer("max_target_length");
   o.shape.segmented = c.boolean("packing") && c.text("dataset_type") != "synthetic";
   const auto dtype_of = [&c](std::string_view key) {

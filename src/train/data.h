@@ -35,7 +35,7 @@ struct Batch {
 struct BatchShape {
   int64_t rows = 1;  // of a rank and micro-step
   int64_t seq = 1;
-  int64_t ranks = 1;  // those that see different rows: all but those of one tensor axis
+  int64_t ranks = 1;  // those that see different rows: all but those of one context or tensor axis
   int64_t micro_steps = 1;
   int64_t global_rows() const { return rows * ranks * micro_steps; }
 };

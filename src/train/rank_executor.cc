@@ -30,7 +30,7 @@ BatchInputs::BatchInputs(exec::Executor& executor, const plan::Program& program,
       const auto at = static_cast<int64_t>(i);
       if (global.param_name(at) != name) continue;
       const int64_t seq = global.type(global.param_value(at)).dims.back();
-      input->tokens = passes::shard_range(seq, program.params[i].dims.back(), mesh, rank);
+      input->tokens = passes::token_ranges(seq, program.params[i].dims.back(), mesh, rank);
     }
   }
 }
@@ -45,10 +45,12 @@ void BatchInputs::put(const Batch& batch, int64_t micro_step) const {
 void BatchInputs::put(const std::vector<int32_t>& from, const Batch& batch, int64_t micro_step,
                       const Input& to) {
   if (to.data == nullptr) return;
-  const int64_t count = to.tokens.end - to.tokens.begin;
+  int64_t count = 0;
+  for (const passes::Range& range : to.tokens) count += range.end - range.begin;
+  int32_t* at = to.data + micro_step * batch.rows * count;
   for (int64_t r = 0; r < batch.rows; ++r)
-    std::copy_n(from.begin() + r * batch.seq + to.tokens.begin, count,
-                to.data + (micro_step * batch.rows + r) * count);
+    for (const passes::Range& range : to.tokens)
+      at = std::copy_n(from.begin() + r * batch.seq + range.begin, range.end - range.begin, at);
 }
 
 void put_rows(const TrainData& data, int64_t first_row, const Setup& setup, const plan::Program& program,

@@ -14,8 +14,11 @@ namespace lignum::train {
 Result<std::unique_ptr<exec::Executor>> make_executor(const Setup& setup, const plan::Program& program,
                                                       const Ranks& ranks, Parallel& pool, int64_t budget);
 
-// Which rows of a global batch a rank sees: ranks of one tensor axis see the same.
-inline int64_t row_group(const passes::Mesh& mesh, int64_t rank) { return rank / mesh.size("tensor"); }
+// Which rows of a global batch a rank sees: ranks of one context or tensor axis, which are the last two, see
+// the same.
+inline int64_t row_group(const passes::Mesh& mesh, int64_t rank) {
+  return rank / (mesh.size("context") * mesh.size("tensor"));
+}
 
 // The i32 params of a step, [micro_steps, rows, seq] or [rows, seq]: of each row the tokens that the rank
 // holds.
@@ -27,8 +30,8 @@ class BatchInputs {
 
  private:
   struct Input {
-    int32_t* data = nullptr;  // null: the step has none
-    passes::Range tokens;     // of a row
+    int32_t* data = nullptr;            // null: the step has none
+    std::vector<passes::Range> tokens;  // of a row, one after the other
   };
   static void put(const std::vector<int32_t>& from, const Batch& batch, int64_t micro_step, const Input& to);
   Input ids_, labels_, positions_, segments_;

@@ -185,7 +185,8 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 // Meshes of data and fsdp alone have gradients of the same bits where as many ranks see rows of their own,
 // unless scales are found (docs/numerics.md).
 std::string bits_class(const Setup& s) {
-  if (s.step.mesh.size("tensor") * s.step.mesh.size("fsdp_transpose") > 1) return {};
+  for (const char* axis : {"fsdp_transpose", "context", "tensor"})
+    if (s.step.mesh.size(axis) > 1) return {};
   return fmt::format("{}", s.batch.ranks);
 }
 
@@ -197,7 +198,8 @@ std::vector<std::string> default_meshes() {
     for (const int size : {2, 4}) meshes.push_back(fmt::format("{}={}", axis, size));
   for (const char* mesh :
        {"data=2,fsdp=2", "fsdp=2,fsdp_transpose=2", "fsdp=2,tensor=2", "fsdp_transpose=2,tensor=2",
-        "data=2,fsdp=2,tensor=2", "fsdp=2,fsdp_transpose=2,tensor=2"})
+        "fsdp=2,context=2", "context=2,tensor=2", "data=2,fsdp=2,tensor=2", "fsdp=2,context=2,tensor=2",
+        "fsdp=2,fsdp_transpose=2,tensor=2"})
     meshes.emplace_back(mesh);
   return meshes;
 }

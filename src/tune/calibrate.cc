@@ -373,7 +373,7 @@ class Calibrator {
                        std::vector<std::unique_ptr<ops::Buffer>>& buffers, std::vector<Point>& points) {
     const DType dtype = kind.dtype;
     kernels::Attention a;
-    a.seq = s.seq;
+    a.queries = a.keys = s.seq;
     a.heads = s.heads;
     a.kv_heads = s.kv_heads;
     a.dim = s.dim;

@@ -1,14 +1,20 @@
 // attention: softmax attention with grouped queries.
-//   q [B, S, H, D], k and v [B, S, Hkv, D], f32 or bf16, and if segmented, segments i32 [B, S]
-//   -> out like q, lse f32 [B, H, S]
+//   q [B, Sq, H, D], k and v [B, Sk, Hkv, D], f32 or bf16; if segmented, segments of the queries i32 [B, Sq]
+//   and of the keys i32 [B, Sk]; if placed, starts of the queries' pieces i32 [P] and of the keys' i32 [K]
+//   -> out like q, lse f32 [B, H, Sq]
 //   attributes: scale; causal: a query sees keys up to its own position; window w, if any: the last w of
 //   them; softcap c, if any: scores are c tanh(scaled score / c); segmented: a row holds several documents,
-//   segments is the number of each position's, 0 to 2^24, and a query sees keys of its own document only
+//   segments is the number of each token's, 0 to 2^24, and a query sees keys of its own document only;
+//   query_at, key_at (placed): tokens stand in as many pieces of consecutive positions, which begin where
+//   the starts say; the lists are for cost alone. Else Sk = Sq and token i stands at position i
 // out[i] = sum_j p[i, j] v[j], p[i, :] = softmax_j(scale q[i] . k[j]); lse[i] = log(sum_j exp(scale q[i] .
-// k[j])), for the gradient. Query head h reads head h / (H / Hkv) of k and v. Arithmetic in f32.
+// k[j])), for the gradient; 0 and -inf where a query sees no key. Query head h reads head h / (H / Hkv) of k
+// and v. Arithmetic in f32.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "ops/attention/context.h"
 #include "ops/attention/scores.h"
 #include "ops/attention/tiles.h"
 #include "ops/gradient.h"
@@ -22,9 +28,9 @@ struct AttentionOp {
   static constexpr std::string_view kName = "attention";
 
   static Result<Types> infer(std::span<const Type> in, const Attrs& attrs) {
-    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, is_segmented(attrs) ? 4 : 3));
+    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, token_inputs(attrs, 3).count));
     LIGNUM_RETURN_IF_ERROR(check_attention(in[0], in[1], in[2], attrs));
-    LIGNUM_RETURN_IF_ERROR(check_segments(in, 3, in[0], attrs));
+    LIGNUM_RETURN_IF_ERROR(check_tokens(in, 3, in[0], in[1], attrs));
     return Types{in[0], lse_type(in[0])};
   }
 
@@ -39,49 +45,43 @@ struct AttentionOp {
   }
 
   static ShardRule partition(const Site& s) {
-    const AttentionFactors f;
-    ShardRule rule{.in = {f.q, f.kv, f.kv}, .out = {f.q, f.lse}, .exact = {1}};
-    if (is_segmented(s.attrs)) rule.in.push_back({0, -1});
-    return rule;
+    return attention_rule(
+        s,
+        [](const AttentionFactors& f, ShardRule& rule) {
+          rule.in = {f.q, f.kv, f.kv};
+          rule.out = {f.q, f.lse};
+        },
+        local_attention);
   }
 
-  static Cost cost(const Site& s) {
-    const auto a = shape_of(s);
-    Cost c = streaming_cost(s, 0);
-    c.work = Work::attention;
-    c.flops = 4 * attention_pairs(a) * static_cast<double>(a.dim);
-    c.transcendentals = attention_pairs(a);
-    c.m = c.k = a.seq;
-    c.n = a.dim;
-    c.batch = a.batch * a.heads;
-    return c;
-  }
+  static Cost cost(const Site& s) { return attention_cost(s, shape_of(s), 2); }
 
   static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
-    const std::optional<Value> segments = in.size() > 3 ? std::optional(in[3]) : std::nullopt;
-    return attention_of(b, all_rows(b, in[0], in[1], in[2], segments), s.attrs);
+    return attention_of(b, all_rows(b, in[0], in[1], in[2], in.subspan(3), s.attrs), s.attrs);
   }
 
   static void reference(const RefCall& c) {
     const auto a = shape_of(c.site);
     const double scale = c.site.attrs.get<double>("scale"), cap = c.site.attrs.get_or<double>("softcap", 0.0);
     const auto row = [&](const RefTensor& t, int64_t batch, int64_t i, int64_t head) {
-      return t.data.data() + ((batch * a.seq + i) * t.dims[2] + head) * a.dim;
+      return t.data.data() + ((batch * t.dims[1] + i) * t.dims[2] + head) * a.dim;
     };
-    const RefTensor* segments = c.in.size() > 3 ? c.in[3] : nullptr;
     for (int64_t batch = 0; batch < a.batch; ++batch)
       for (int64_t head = 0; head < a.heads; ++head)
-        for (int64_t i = 0; i < a.seq; ++i) {
+        for (int64_t i = 0; i < a.queries; ++i) {
           const int64_t kv = head / (a.heads / a.kv_heads);
           const double* q = row(*c.in[0], batch, i, head);
           std::vector<double> p;
-          const std::vector<int64_t> seen = seen_by(a, segments, batch, i);
+          const std::vector<int64_t> seen = seen_by(c, a, 3, batch, i);
           for (const int64_t j : seen) {
             const double* k = row(*c.in[1], batch, j, kv);
             double score = 0;
             for (int64_t d = 0; d < a.dim; ++d) score += q[d] * k[d];
             p.push_back(cap > 0 ? cap * std::tanh(scale * score / cap) : scale * score);
           }
+          double& lse = c.out[1].data[static_cast<size_t>((batch * a.heads + head) * a.queries + i)];
+          lse = -std::numeric_limits<double>::infinity();
+          if (seen.empty()) continue;
           const double largest = *std::max_element(p.begin(), p.end());
           double sum = 0;
           for (double& x : p) sum += x = std::exp(x - largest);
@@ -90,7 +90,7 @@ struct AttentionOp {
             const double* v = row(*c.in[2], batch, seen[j], kv);
             for (int64_t d = 0; d < a.dim; ++d) out[d] += p[j] / sum * v[d];
           }
-          c.out[1].data[static_cast<size_t>((batch * a.heads + head) * a.seq + i)] = largest + std::log(sum);
+          lse = largest + std::log(sum);
         }
   }
 
@@ -100,11 +100,9 @@ struct AttentionOp {
 
   static Status cpu(const CpuCall& c) {
     const auto a = shape_of(c.site);
-    LIGNUM_RETURN_IF_ERROR(kernels::attention_supported(a));
-    const int32_t* segments = is_segmented(c.site.attrs) ? data_in<int32_t>(c, 3) : nullptr;
-    if (segments != nullptr) LIGNUM_RETURN_IF_ERROR(kernels::segments_supported(a, segments));
+    LIGNUM_ASSIGN_OR_RETURN(const kernels::AttentionTokens tokens, attention_tokens(c, a, 3));
     kernels::attention(c.choice, a, c.in[0], c.in[1], c.in[2], c.out[0], data_out<float>(c, 1), c.workspace,
-                       c.parallel, segments);
+                       c.parallel, tokens);
     return {};
   }
 

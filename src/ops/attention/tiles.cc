@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "ops/emit.h"
@@ -15,11 +16,18 @@ Values attention_of(Builder& b, const QueryRows& r, const Attrs& attrs) {
   const Value scores = attention_scores(b, r, attrs);
   const Dims dims = b.type(scores).dims;
   const Value largest = m.max_last(scores);
-  const Value e = m.exp(m.sub(scores, m.over_row(largest, dims)));
-  const Value sum = m.sum_last(e);
+  Value e = m.exp(m.sub(scores, m.over_row(largest, dims)));
+  if (r.key_positions) e = m.select(is_seen(b, scores), e, m.like(e, 0));
+  Value sum = m.sum_last(e), sees = {};
+  if (r.key_positions) {  // a row that sees no key: its sum is 0
+    sees = m.compare("gt", sum, m.like(sum, 0));
+    sum = m.select(sees, sum, m.like(sum, 1));
+  }
   const Value p = m.div(e, m.over_row(sum, dims));
   const Value out = b.transpose(m.matmul(p, r.v, {4}, {1}, {0, 1}, {0, 2}), {0, 2, 1, 3, 4});
-  const Value lse = b.transpose(m.add(largest, m.log(sum)), {0, 1, 3, 2});
+  Value lse = m.add(largest, m.log(sum));
+  if (sees.valid()) lse = m.select(sees, lse, m.like(lse, -std::numeric_limits<double>::infinity()));
+  lse = b.transpose(lse, {0, 1, 3, 2});
   return {b.convert(b.reshape(out, q.dims), q.dtype), b.reshape(lse, {q.dims[0], q.dims[2], q.dims[1]})};
 }
 
@@ -32,7 +40,8 @@ Values gradients_of(Builder& b, const GradientRows& g, const Attrs& attrs) {
   const Value scores = attention_scores(b, r, attrs);  // [B, Hkv, t, G, keys]
   const Dims dims = b.type(scores).dims;
   const Value lse = b.transpose(b.reshape(g.lse, {batch, kv_heads, heads / kv_heads, queries}), {0, 1, 3, 2});
-  const Value p = m.exp(m.sub(scores, m.over_row(lse, dims)));
+  Value p = m.exp(m.sub(scores, m.over_row(lse, dims)));
+  if (r.key_positions) p = m.select(is_seen(b, scores), p, m.like(p, 0));  // lse may be -inf
   const Value dp = m.matmul(dout, r.v, {4}, {3}, {0, 2}, {0, 2});
   const Value delta =
       b.transpose(m.sum_last(m.mul(m.f32(dout), m.f32(grouped(b, g.out, kv_heads)))), {0, 2, 1, 3});
@@ -58,16 +67,18 @@ struct Range {
   int64_t tiles() const { return (last - first) / tile; }
 };
 
-std::vector<Range> ranges_of(const kernels::Attention& a) {
-  const int64_t tiles = a.seq / kQueryTile, pieces = a.causal ? std::min(kRanges, tiles) : 1;
+// Where the tokens stand elsewhere than at their numbers, any query may see any key.
+std::vector<Range> ranges_of(const kernels::Attention& a, bool placed) {
+  const bool causal = a.causal && !placed;
+  const int64_t tiles = a.queries / kQueryTile, pieces = causal ? std::min(kRanges, tiles) : 1;
   std::vector<Range> out;
   const auto add = [&](int64_t first, int64_t last, int64_t tile) {
-    const int64_t oldest = a.window > 0 ? std::max<int64_t>(0, first - a.window + 1) : 0;
-    out.push_back({first, last, tile, oldest, a.causal ? last : a.seq});
+    const int64_t oldest = a.window > 0 && !placed ? std::max<int64_t>(0, first - a.window + 1) : 0;
+    out.push_back({first, last, tile, oldest, causal ? last : a.keys});
   };
   for (int64_t i = 0; i < pieces; ++i)
     add(tiles * i / pieces * kQueryTile, tiles * (i + 1) / pieces * kQueryTile, kQueryTile);
-  if (const int64_t whole = tiles * kQueryTile; whole < a.seq) add(whole, a.seq, a.seq - whole);
+  if (const int64_t whole = tiles * kQueryTile; whole < a.queries) add(whole, a.queries, a.queries - whole);
   return out;
 }
 
@@ -98,6 +109,12 @@ std::string padded(Emitter& out, const std::string& v, const Type& whole, const 
   return result;
 }
 
+// A value that is printed already.
+struct Printed {
+  std::string name;
+  Type type;
+};
+
 // A loop over the tiles of a range: first what it sums up, then what it walks, then what each tile sees
 // whole, then its results in the same order.
 class Loop {
@@ -114,25 +131,27 @@ class Loop {
     ++scan_.carry;
     return body_->param("sum", type);
   }
-  // Of input i, whose dim `dim` is the queries, those of this tile.
-  Value walked(size_t i, size_t dim) {
-    const Type whole = call_.site.in[i], part = plain(whole, dim, range_.last - range_.first);
-    arguments_.push_back(emit_slice(call_.out, call_.in[i], whole, dim, range_.first, range_.last));
+  // Of v, whose dim `dim` is the queries, those of this tile.
+  Value walked(const Printed& v, size_t dim) {
+    const Type part = plain(v.type, dim, range_.last - range_.first);
+    arguments_.push_back(emit_slice(call_.out, v.name, v.type, dim, range_.first, range_.last));
     return tile_of(graph_.param("walked", part), dim);
   }
+  Value walked(size_t input, size_t dim) { return walked(printed(input), dim); }
   // Positions of the queries of this tile.
   Value positions() {
     Arith m(build_);
     return tile_of(m.add(m.iota({range_.last - range_.first}, 0), static_cast<double>(range_.first)), 0);
   }
-  // Of input i, whose dim 1 is the keys, those of the range.
-  Value same(size_t i) {
-    const Type whole = call_.site.in[i], part = plain(whole, 1, keys());
-    arguments_.push_back(emit_slice(call_.out, call_.in[i], whole, 1, range_.first_key, range_.last_key));
+  // Of v, whose dim `dim` is the keys, those of the range.
+  Value same(const Printed& v, size_t dim) {
+    const Type part = plain(v.type, dim, keys());
+    arguments_.push_back(emit_slice(call_.out, v.name, v.type, dim, range_.first_key, range_.last_key));
     inputs_.push_back(graph_.param("same", part));
     ++scan_.invariant;
     return body_->param("same", part);
   }
+  Value same(size_t input) { return same(printed(input), 1); }
 
   void next_sum(Value v) { body_->output("sum", v); }
   // A result whose dim `dim` is the queries.
@@ -163,6 +182,7 @@ class Loop {
   int64_t keys() const { return range_.last_key - range_.first_key; }
 
  private:
+  Printed printed(size_t input) const { return {call_.in[input], call_.site.in[input]}; }
   static Type plain(const Type& t, size_t dim, int64_t size) {
     Type out{t.dtype, t.dims, {}};
     out.dims[dim] = size;
@@ -204,6 +224,35 @@ class Loop {
   std::vector<std::string> arguments_;  // the SSA names of graph_'s params
 };
 
+// Positions of the queries and of the keys, printed; none where they stand at their numbers.
+struct PrintedPositions {
+  std::optional<Printed> queries, keys;
+};
+PrintedPositions emit_positions(const EmitCall& c, const TokenInputs& inputs, const kernels::Attention& a) {
+  if (!inputs.starts) return {};
+  const auto print = [&](size_t input, int64_t count) {
+    ir::Graph graph;
+    Builder b(graph);
+    graph.output("positions", positions_of(b, graph.param("starts", c.site.in[input]), count));
+    return Printed{emit_graph(c.out, graph, std::vector{c.in[input]})[0], {DType::i32, {count}, {}}};
+  };
+  return {print(*inputs.starts, a.queries), print(*inputs.starts + 1, a.keys)};
+}
+
+// The queries of a tile and the keys of its range: q and k at input `q` and behind it.
+QueryRows rows_of(Loop& loop, const Range& range, const TokenInputs& inputs, const PrintedPositions& at,
+                  size_t q) {
+  QueryRows r{.q = loop.walked(q, 1), .positions = {}, .first_key = range.first_key};
+  r.positions = at.queries ? loop.walked(*at.queries, 0) : loop.positions();
+  if (inputs.segments) r.of_query = loop.walked(*inputs.segments, 1);
+  return r;
+}
+void add_keys(Loop& loop, const TokenInputs& inputs, const PrintedPositions& at, size_t k, QueryRows& r) {
+  r.k = loop.same(k), r.v = loop.same(k + 1);
+  if (at.keys) r.key_positions = loop.same(*at.keys, 0);
+  if (inputs.segments) r.of_key = loop.same(*inputs.segments + 1);
+}
+
 std::vector<std::string> emit_whole(const EmitCall& c, std::string_view op) {
   return emit_graph(c.out, decomposition(get_op(op), c.site), c.in);
 }
@@ -212,16 +261,15 @@ std::vector<std::string> emit_whole(const EmitCall& c, std::string_view op) {
 
 std::vector<std::string> emit_attention(const EmitCall& c) {
   const kernels::Attention a = attention_shape(c.site.in[0], c.site.in[1], c.site.attrs);
-  if (a.seq <= kQueryTile) return emit_whole(c, "attention");
-  const bool segmented = is_segmented(c.site.attrs);
+  if (a.queries <= kQueryTile) return emit_whole(c, "attention");
+  const TokenInputs inputs = token_inputs(c.site.attrs, 3);
+  const PrintedPositions at = emit_positions(c, inputs, a);
   std::vector<std::string> outs, sums;
   Types out_types, sum_types;
-  for (const Range& range : ranges_of(a)) {
+  for (const Range& range : ranges_of(a, inputs.starts.has_value())) {
     Loop loop(c, range);
-    QueryRows r{.q = loop.walked(0, 1), .positions = loop.positions(), .first_key = range.first_key};
-    if (segmented) r.of_query = loop.walked(3, 1);
-    r.k = loop.same(1), r.v = loop.same(2);
-    if (segmented) r.of_key = loop.same(3);
+    QueryRows r = rows_of(loop, range, inputs, at, 0);
+    add_keys(loop, inputs, at, 1, r);
     const Values made = attention_of(loop.inner(), r, c.site.attrs);
     loop.stack(made[0], 1), loop.stack(made[1], 2);
     const std::vector<std::string> names = loop.emit();
@@ -234,21 +282,20 @@ std::vector<std::string> emit_attention(const EmitCall& c) {
 
 std::vector<std::string> emit_attention_grad(const EmitCall& c) {
   const kernels::Attention a = attention_shape(c.site.in[1], c.site.in[2], c.site.attrs);
-  if (a.seq <= kQueryTile) return emit_whole(c, "attention_grad");
-  const bool segmented = is_segmented(c.site.attrs);
+  if (a.queries <= kQueryTile) return emit_whole(c, "attention_grad");
+  const TokenInputs inputs = token_inputs(c.site.attrs, 6);
+  const PrintedPositions at = emit_positions(c, inputs, a);
   const Type of_keys{DType::f32, c.site.in[2].dims, {}};
   std::vector<std::string> dqs, of_kv[2];
   Types dq_types;
-  for (const Range& range : ranges_of(a)) {
+  for (const Range& range : ranges_of(a, inputs.starts.has_value())) {
     Loop loop(c, range);
     const Type part = with_dim(of_keys, 1, loop.keys());
     const Value before[] = {loop.sum(part), loop.sum(part)};
     GradientRows g;
-    g.rows = {.q = loop.walked(1, 1), .positions = loop.positions(), .first_key = range.first_key};
+    g.rows = rows_of(loop, range, inputs, at, 1);
     g.dout = loop.walked(0, 1), g.out = loop.walked(4, 1), g.lse = loop.walked(5, 2);
-    if (segmented) g.rows.of_query = loop.walked(6, 1);
-    g.rows.k = loop.same(2), g.rows.v = loop.same(3);
-    if (segmented) g.rows.of_key = loop.same(6);
+    add_keys(loop, inputs, at, 2, g.rows);
     const Values made = gradients_of(loop.inner(), g, c.site.attrs);
     for (size_t i = 0; i < 2; ++i) loop.next_sum(Arith(loop.inner()).add(before[i], made[i + 1]));
     loop.stack(made[0], 1);

@@ -3,7 +3,8 @@
 // XLA would hold all scores, H S^2 numbers in f32: 8 GiB of a layer of 32 heads and 8192 tokens. Printed in
 // tiles it holds kQueryTile rows of them. Keys that no query of a range of tiles may see (causal mask,
 // window) are left out: a causal loop stands in up to kRanges pieces, each over the keys up to its end, which
-// computes 5/8 of all pairs in place of a causal half.
+// computes 5/8 of all pairs in place of a causal half. Of tokens whose places are data all pairs are
+// computed.
 #pragma once
 
 #include "ops/attention/scores.h"

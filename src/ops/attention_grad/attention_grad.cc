@@ -1,10 +1,11 @@
 // attention_grad: the gradients of attention's q, k and v from its inputs and results.
-//   dout, q, k, v, out, lse, and if segmented, segments -> dq like q, dk like k, dv like v
+//   dout, q, k, v, out, lse, then attention's segments and starts, if any -> dq like q, dk like k, dv like v
 // With p = exp(scale q . k - lse), dp = dout . v, delta[i] = dout[i] . out[i]:
 //   dv = p^T dout, ds = p (dp - delta) scale, dq = ds k, dk = ds^T q. Arithmetic in f32. Window,
 //   softcap and segments as in attention; a soft cap's slope is 1 - (capped score / cap)^2.
 #include <cmath>
 
+#include "ops/attention/context.h"
 #include "ops/attention/scores.h"
 #include "ops/attention/tiles.h"
 
@@ -17,9 +18,9 @@ struct AttentionGrad {
   static constexpr std::string_view kName = "attention_grad";
 
   static Result<Types> infer(std::span<const Type> in, const Attrs& attrs) {
-    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, is_segmented(attrs) ? 7 : 6));
+    LIGNUM_RETURN_IF_ERROR(expect_inputs(in, token_inputs(attrs, 6).count));
     LIGNUM_RETURN_IF_ERROR(check_attention(in[1], in[2], in[3], attrs));
-    LIGNUM_RETURN_IF_ERROR(check_segments(in, 6, in[1], attrs));
+    LIGNUM_RETURN_IF_ERROR(check_tokens(in, 6, in[1], in[2], attrs));
     LIGNUM_RETURN_IF_ERROR(expect_like(in[0], "dout", in[1], "q"));
     LIGNUM_RETURN_IF_ERROR(expect_like(in[4], "out", in[1], "q"));
     LIGNUM_RETURN_IF_ERROR(expect_dtype(in[5], "lse", {DType::f32}));
@@ -30,27 +31,22 @@ struct AttentionGrad {
   static constexpr ByDecomposition grad{};
 
   static ShardRule partition(const Site& s) {
-    const AttentionFactors f;
-    ShardRule rule{.in = {f.q, f.q, f.kv, f.kv, f.q, f.lse}, .out = {f.q, f.kv, f.kv}, .exact = {1}};
-    if (is_segmented(s.attrs)) rule.in.push_back({0, -1});
-    return rule;
+    return attention_rule(
+        s,
+        [](const AttentionFactors& f, ShardRule& rule) {
+          rule.in = {f.q, f.q, f.kv, f.kv, f.q, f.lse};
+          rule.out = {f.q, f.kv, f.kv};
+        },
+        local_attention_grad);
   }
 
   static Cost cost(const Site& s) {
-    const auto a = grad_shape_of(s);
-    Cost c = streaming_cost(s, 0);
-    c.work = Work::attention;
-    c.flops = 10 * attention_pairs(a) * static_cast<double>(a.dim);  // the scores once more, four gradients
-    c.transcendentals = attention_pairs(a);
-    c.m = c.k = a.seq;
-    c.n = a.dim;
-    c.batch = a.batch * a.heads;
-    return c;
+    return attention_cost(s, grad_shape_of(s), 5);  // the scores once more, four gradients
   }
 
   static Values decompose(Builder& b, const Site& s, std::span<const Value> in) {
-    const std::optional<Value> segments = in.size() > 6 ? std::optional(in[6]) : std::nullopt;
-    Values g = gradients_of(b, {all_rows(b, in[1], in[2], in[3], segments), in[0], in[4], in[5]}, s.attrs);
+    const QueryRows rows = all_rows(b, in[1], in[2], in[3], in.subspan(6), s.attrs);
+    Values g = gradients_of(b, {rows, in[0], in[4], in[5]}, s.attrs);
     for (Value& v : g) v = b.convert(v, s.in[1].dtype);
     return g;
   }
@@ -59,7 +55,7 @@ struct AttentionGrad {
     const auto a = grad_shape_of(c.site);
     const double scale = c.site.attrs.get<double>("scale"), cap = c.site.attrs.get_or<double>("softcap", 0.0);
     const auto row = [&](const RefTensor& t, int64_t batch, int64_t i, int64_t head) {
-      return const_cast<double*>(t.data.data()) + ((batch * a.seq + i) * t.dims[2] + head) * a.dim;
+      return const_cast<double*>(t.data.data()) + ((batch * t.dims[1] + i) * t.dims[2] + head) * a.dim;
     };
     const auto dot = [&](const double* x, const double* y) {
       double sum = 0;
@@ -69,16 +65,15 @@ struct AttentionGrad {
     const auto accumulate = [&](double* y, double factor, const double* x) {
       for (int64_t d = 0; d < a.dim; ++d) y[d] += factor * x[d];
     };
-    const RefTensor* segments = c.in.size() > 6 ? c.in[6] : nullptr;
     for (int64_t batch = 0; batch < a.batch; ++batch)
       for (int64_t head = 0; head < a.heads; ++head)
-        for (int64_t i = 0; i < a.seq; ++i) {
+        for (int64_t i = 0; i < a.queries; ++i) {
           const int64_t kv = head / (a.heads / a.kv_heads);
           const double* dout = row(*c.in[0], batch, i, head);
           const double* q = row(*c.in[1], batch, i, head);
-          const double lse = c.in[5]->data[static_cast<size_t>((batch * a.heads + head) * a.seq + i)];
+          const double lse = c.in[5]->data[static_cast<size_t>((batch * a.heads + head) * a.queries + i)];
           const double delta = dot(dout, row(*c.in[4], batch, i, head));
-          for (const int64_t j : seen_by(a, segments, batch, i)) {
+          for (const int64_t j : seen_by(c, a, 6, batch, i)) {
             const double* k = row(*c.in[2], batch, j, kv);
             const double y = cap > 0 ? std::tanh(scale * dot(q, k) / cap) : 0;
             const double p = std::exp((cap > 0 ? cap * y : scale * dot(q, k)) - lse);
@@ -96,11 +91,9 @@ struct AttentionGrad {
 
   static Status cpu(const CpuCall& c) {
     const auto a = grad_shape_of(c.site);
-    LIGNUM_RETURN_IF_ERROR(kernels::attention_supported(a));
-    const int32_t* segments = is_segmented(c.site.attrs) ? data_in<int32_t>(c, 6) : nullptr;
-    if (segments != nullptr) LIGNUM_RETURN_IF_ERROR(kernels::segments_supported(a, segments));
+    LIGNUM_ASSIGN_OR_RETURN(const kernels::AttentionTokens tokens, attention_tokens(c, a, 6));
     kernels::attention_grad(c.choice, a, c.in[0], c.in[1], c.in[2], c.in[3], c.in[4], data_in<float>(c, 5),
-                            c.out[0], c.out[1], c.out[2], c.workspace, c.parallel, segments);
+                            c.out[0], c.out[1], c.out[2], c.workspace, c.parallel, tokens);
     return {};
   }
 
