@@ -46,20 +46,43 @@ std::string golden(const char* name) {
 
 INSTANTIATE_TEST_SUITE_P(
     Families, Meshes,
-    ::testing::Values(Setting{"llama_f32",
-                              {"model_name=lignum-tiny", "gradient_accumulation_steps=2"},
-                              {"tensor=2", "fsdp=2,tensor=2", "fsdp=2,fsdp_transpose=2",
-                               "fsdp_transpose=2,tensor=2"}},
-                      Setting{"llama_bf16",
-                              {"model_name=lignum-tiny", "dtype=bfloat16"},
-                              {"data=2", "fsdp=2", "fsdp=2,tensor=2"}},
-                      Setting{"llama_fp8",
-                              {"model_name=lignum-tiny", "dtype=bfloat16", "use_qwix_quantization=true",
-                               "quantization=fp8_full"},
-                              {"fsdp=2,tensor=2"}},
-                      Setting{"gemma3", {golden("gemma3")}, {"fsdp=2", "fsdp_transpose=2"}},
-                      Setting{"qwen3", {golden("qwen3")}, {"fsdp=2,tensor=2"}},
-                      Setting{"gpt2", {golden("gpt2-tiny")}, {"tensor=2"}}),
+    ::testing::Values(
+        Setting{"llama_f32",
+                {"model_name=lignum-tiny", "gradient_accumulation_steps=2"},
+                {"tensor=2", "fsdp=2,tensor=2", "fsdp=2,fsdp_transpose=2", "fsdp_transpose=2,tensor=2"}},
+        Setting{"llama_bf16",
+                {"model_name=lignum-tiny", "dtype=bfloat16"},
+                {"data=2", "fsdp=2", "fsdp=2,tensor=2"}},
+        Setting{"llama_fp8",
+                {"model_name=lignum-tiny", "dtype=bfloat16", "use_qwix_quantization=true",
+                 "quantization=fp8_full"},
+                {"fsdp=2,tensor=2"}},
+        Setting{"gemma3", {golden("gemma3")}, {"fsdp=2", "fsdp_transpose=2"}},
+        Setting{"qwen3", {golden("qwen3")}, {"fsdp=2,tensor=2", "context=2"}},
+        Setting{"context_f32",
+                {"model_name=lignum-tiny", "gradient_accumulation_steps=2"},
+                {"context=2", "context=4", "fsdp=2,context=2", "fsdp=2,context=2,tensor=2"}},
+        Setting{"context_consecutive",
+                {"model_name=lignum-tiny", "context_parallel_load_balance=false"},
+                {"context=4", "context=2,tensor=2"}},
+        Setting{"context_ring",
+                {"model_name=lignum-tiny", "context_parallel_strategy=ring"},
+                {"context=2", "context=4", "fsdp=2,context=2,tensor=2"}},
+        Setting{"context_ring_consecutive_bf16",
+                {"model_name=lignum-tiny", "dtype=bfloat16", "context_parallel_strategy=ring",
+                 "context_parallel_load_balance=false"},
+                {"context=4"}},
+        Setting{
+            "context_bf16", {"model_name=lignum-tiny", "dtype=bfloat16"}, {"context=2", "fsdp=2,context=2"}},
+        Setting{"context_fp8",
+                {"model_name=lignum-tiny", "dtype=bfloat16", "use_qwix_quantization=true",
+                 "quantization=fp8_full"},
+                {"context=2"}},
+        Setting{"context_gemma3", {golden("gemma3")}, {"context=2"}},
+        Setting{"context_gemma3_ring",
+                {golden("gemma3"), "context_parallel_strategy=ring", "context_parallel_load_balance=false"},
+                {"context=4"}},
+        Setting{"gpt2", {golden("gpt2-tiny")}, {"tensor=2"}}),
     [](const auto& setting) { return setting.param.name; });
 
 // Axis by axis, refused with the numbers.
@@ -75,6 +98,56 @@ TEST(Mesh, RefusesWhatItCannotCut) {
   EXPECT_NE(refused("tensor=4").find("ici_tensor_parallelism=4: does not divide 2 key heads"),
             std::string::npos);
   EXPECT_NE(refused("data=8").find("per_device_batch_size=0.5"), std::string::npos);
+  EXPECT_NE(refused("context=3")
+                .find("ici_context_parallelism=3: max_target_length=16 tokens of a row are "
+                      "not 6 pieces, two a rank"),
+            std::string::npos)
+      << refused("context=3");
+  EXPECT_NE(refused("context=2,tensor=3").find("divisor"), std::string::npos);
+}
+
+// The tokens that each rank is given: of 4 pieces of a row of 16 from either end, a half of them where a
+// tensor axis cuts what context has left.
+TEST(Mesh, TokensLieInPieces) {
+  passes::Mesh mesh{{{"fsdp", 2}, {"context", 2}, {"tensor", 2}}, true};
+  const auto tokens = [&](const std::vector<std::string>& axes, int64_t rank) {
+    std::vector<int64_t> all;
+    for (const passes::Range& r : passes::token_ranges(16, axes, mesh, rank))
+      for (int64_t t = r.begin; t < r.end; ++t) all.push_back(t);
+    return all;
+  };
+  using Tokens = std::vector<int64_t>;
+  EXPECT_EQ(tokens({"context"}, 4), (Tokens{0, 1, 2, 3, 12, 13, 14, 15}));
+  EXPECT_EQ(tokens({"context"}, 3), (Tokens{4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(tokens({"context", "tensor"}, 1), (Tokens{12, 13, 14, 15}));
+  EXPECT_EQ(tokens({"tensor"}, 0), (Tokens{0, 1, 2, 3, 4, 5, 6, 7}));
+  mesh.balanced = false;
+  EXPECT_EQ(tokens({"context"}, 2), (Tokens{8, 9, 10, 11, 12, 13, 14, 15}));
+}
+
+// Packed documents on context meshes: cut anywhere, by keys that are gathered and keys that go round.
+TEST(Mesh, PackedDocumentsAreTheSameOnContextMeshes) {
+  const RunFolder f;
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines +=
+        fmt::format("{{\"text\": \"{} {}\"}}\n", i, std::string("abcdefghijklmn").substr(0, 2 + i * 5 % 12));
+  ASSERT_OK(write_file_atomic(f / "lines.jsonl", lines));
+  for (const char* strategy : {"all_gather", "ring"}) {
+    SCOPED_TRACE(strategy);
+    const auto config = config::Config::parse(
+        f.yaml(), "tiny.yml",
+        {"train_files=" + (f / "lines.jsonl"), "packing=true", "max_target_length=32",
+         "per_device_batch_size=4", "steps=3", "context_parallel_strategy=" + std::string(strategy)});
+    ASSERT_OK(config);
+    const auto report = train::verify_meshes(
+        *config, {.steps = 2, .perturbed = 2, .meshes = {"context=4", "fsdp=2,context=2"}, .log = {}});
+    ASSERT_OK(report);
+    for (const train::MeshVerdict& v : report->meshes)
+      EXPECT_TRUE(v.ok(report->noise))
+          << v.mesh << " parts by " << v.divergence << ", noise " << report->noise << "; " << v.gradients
+          << " of the bound of " << v.worst;
+  }
 }
 
 // What FSDP over 4 ranks saves goes on over data and tensor, and on one rank: the next losses are the same
@@ -92,6 +165,9 @@ TEST(Mesh, ACheckpointGoesOnOnAnother) {
       {"ici_fsdp_parallelism=1", "ici_data_parallelism=2", "ici_tensor_parallelism=2",
        "per_device_batch_size=1"},
       {"ici_fsdp_parallelism=1", "ici_fsdp_transpose_parallelism=4", "per_device_batch_size=1"},
+      {"ici_fsdp_parallelism=2", "ici_context_parallelism=2", "per_device_batch_size=1"},
+      {"ici_fsdp_parallelism=1", "ici_context_parallelism=4", "per_device_batch_size=1",
+       "context_parallel_strategy=ring"},
       {"ici_fsdp_parallelism=1", "per_device_batch_size=4"}};
   std::vector<double> losses;
   for (size_t i = 0; i < meshes.size(); ++i) {

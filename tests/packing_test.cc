@@ -5,9 +5,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "comm/threads.h"
 #include "exec/thread_pool.h"
 #include "runs.h"
 #include "train/parameters.h"
+#include "train/rank_executor.h"
 
 namespace lignum::train {
 namespace {
@@ -65,59 +67,69 @@ struct Outcome {
   }
 };
 
-Outcome run(const std::vector<Row>& rows, bool segmented, const Way& way) {
-  const auto seq = static_cast<int64_t>(rows[0].ids.size());
+// One rank's outputs: of the logits the tokens that it holds, in their places.
+Status run_rank(const plan::ProgramOptions& o, const plan::Program& program, const Way& way,
+                const Batch& batch, comm::Transport& transport, Outcome& out) {
+  LIGNUM_ASSIGN_OR_RETURN(const auto pool, exec::ThreadPool::create(1));
+  exec::ExecutorOptions e;
+  e.step = &program.scheduled;
+  e.plan = &program.memory;
+  e.mesh = &o.mesh;
+  e.transport = transport.size() > 1 ? &transport : nullptr;
+  e.parallel = pool.get();
+  e.choice = way.choice;
+  LIGNUM_ASSIGN_OR_RETURN(const auto executor, exec::Executor::create(e));
+  exec::Executor& x = *executor;
+  const RankShards shards{program, o.mesh, transport.rank()};
+  LIGNUM_RETURN_IF_ERROR(init_parameters(o.model, shards, x, 7));
+  BatchInputs(x, program, o.mesh, transport.rank()).put(batch, 0);
+  LIGNUM_RETURN_IF_ERROR(x.step());
+  gather_gradients(o.model, shards, x, out.gradients);
+  if (transport.rank() == 0) {
+    out.loss = read_scalar(x, "loss");
+    out.tokens = read_scalar(x, "tokens");
+  }
+  const auto& outputs = program.local->outputs();
+  const auto at = std::find_if(outputs.begin(), outputs.end(),
+                               [](const auto& output) { return output.name == "logits"; });
+  const ir::Type& type = program.local->type(at->value);
+  const auto& axes = program.outputs[static_cast<size_t>(at - outputs.begin())].dims[1];
+  for (int64_t row = 0, from = 0; row < batch.rows; ++row)
+    for (const passes::Range& tokens : passes::token_ranges(batch.seq, axes, o.mesh, transport.rank()))
+      for (int64_t i = tokens.begin * kVocab; i < tokens.end * kVocab; ++i)
+        out.logits[static_cast<size_t>(row * batch.seq * kVocab + i)] =
+            static_cast<float>(load_as_double(type.dtype, x.output("logits"), from++));
+  return {};
+}
+
+// mesh: whose ranks all see these rows.
+Outcome run(const std::vector<Row>& rows, bool segmented, const Way& way, const passes::Mesh& mesh = {}) {
+  Batch batch(static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].ids.size()));
   plan::ProgramOptions o;
   o.model = model();
-  o.shape = {static_cast<int64_t>(rows.size()), seq, way.dtype};
+  o.mesh = mesh;
+  o.shape = {batch.rows, batch.seq, way.dtype};
   o.shape.segmented = segmented;
   o.outputs = plan::Outputs::grads;
   o.logits = true;
   o.remat = passes::remat_policy(way.remat).value();
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const RowBuffers to = batch.row(static_cast<int64_t>(r));
+    std::copy(rows[r].ids.begin(), rows[r].ids.end(), to.ids);
+    std::copy(rows[r].labels.begin(), rows[r].labels.end(), to.labels);
+    std::copy(rows[r].positions.begin(), rows[r].positions.end(), to.positions);
+    std::copy(rows[r].segments.begin(), rows[r].segments.end(), to.segments);
+  }
+  Outcome out;
+  out.logits.resize(static_cast<size_t>(batch.rows * batch.seq * kVocab));
+  out.gradients = zero_tensors(o.model);
   const Result<plan::Program> program = plan::make_program(o);
   EXPECT_TRUE(program.ok()) << program.status().message();
-  const auto pool = exec::ThreadPool::create(1);
-  exec::ExecutorOptions e;
-  e.step = &program->scheduled;
-  e.plan = &program->memory;
-  e.parallel = pool->get();
-  e.choice = way.choice;
-  const auto executor = exec::Executor::create(e);
-  EXPECT_TRUE(executor.ok()) << executor.status().message();
-  exec::Executor& x = **executor;
-  EXPECT_TRUE(init_parameters(o.model, {*program, o.mesh, 0}, x, 7).ok());
-  for (size_t r = 0; r < rows.size(); ++r) {
-    const auto put = [&](const char* name, const std::vector<int32_t>& from) {
-      std::copy(from.begin(), from.end(),
-                reinterpret_cast<int32_t*>(x.param(name)) + static_cast<int64_t>(r) * seq);
-    };
-    put("input_ids", rows[r].ids);
-    put("labels", rows[r].labels);
-    put("positions", rows[r].positions);
-    if (segmented) put("segments", rows[r].segments);
-  }
-  const Status status = x.step();
+  const Status status =
+      comm::ThreadWorld(static_cast<int>(mesh.ranks())).run([&](comm::Transport& transport) {
+        return run_rank(o, *program, way, batch, transport, out);
+      });
   EXPECT_TRUE(status.ok()) << status.message();
-  Outcome out;
-  std::memcpy(&out.loss, x.output("loss"), sizeof(float));
-  std::memcpy(&out.tokens, x.output("tokens"), sizeof(float));
-  const auto count = static_cast<int64_t>(rows.size()) * seq * kVocab;
-  const auto& outputs = program->local->outputs();
-  const auto at =
-      std::find_if(outputs.begin(), outputs.end(), [](const auto& o) { return o.name == "logits"; });
-  if (program->local->type(at->value).dtype == DType::f32) {
-    const auto* from = reinterpret_cast<const float*>(x.output("logits"));
-    out.logits.assign(from, from + count);
-  } else {
-    const auto* from = reinterpret_cast<const bf16*>(x.output("logits"));
-    for (int64_t i = 0; i < count; ++i) out.logits.push_back(to_float(from[i]));
-  }
-  for (const models::Parameter& p : models::parameters(o.model)) {
-    int64_t n = 1;
-    for (const int64_t d : p.dims) n *= d;
-    const auto* from = reinterpret_cast<const float*>(x.output("grad:" + p.pattern));
-    out.gradients.emplace_back(from, from + n);
-  }
   return out;
 }
 
@@ -167,6 +179,42 @@ TEST(Packing, DocumentsOfARowAreAsIfAlone) {
     EXPECT_EQ(again.logits, one.logits);
     EXPECT_EQ(again.gradients, one.gradients);
     EXPECT_EQ(again.loss, one.loss);
+  }
+}
+
+// So they are where ranks share the tokens of the row, which cut both documents: positions, documents and
+// what is supervised stay those of the row, whether keys are gathered or go round.
+TEST(Packing, DocumentsOfARowThatRanksShare) {
+  const Row packed = Row().add(kA).add(kB).fill_up(12);
+  Row edited = packed;
+  edited.ids[2] = 3;
+  const std::vector<Row> alone = {Row().add(kA).fill_up(12), Row().add(kB).fill_up(12)};
+  // One supervised token in the first half of a row and three in the second: the loss is over tokens, not
+  // over ranks.
+  Row few = Row().add({4, 8, 15, 16, 23, 42, 3, 5, 9, 1, 2, 6});
+  for (const size_t t : {0, 2, 3, 4, 5, 6, 10}) few.labels[t] = -100;
+  const Way way{{kernels::best_isa()}};
+  const Outcome two = run(alone, false, way), of_few = run({few}, true, way);
+  EXPECT_EQ(of_few.tokens, 4);
+  for (const bool ring : {false, true}) {
+    for (const bool balanced : {false, true}) {
+      SCOPED_TRACE(fmt::format("ring {} balanced {}", ring, balanced));
+      const passes::Mesh mesh{{{"context", 2}}, balanced, ring};
+      const Outcome one = run({packed}, true, way, mesh);
+      EXPECT_EQ(one.tokens, 7);
+      EXPECT_EQ(one.logits_of(5, 4), run({edited}, true, way, mesh).logits_of(5, 4));
+      EXPECT_NE(one.logits_of(0, 5), run({edited}, true, way, mesh).logits_of(0, 5));
+      const auto near = [](const Outcome& got, const Outcome& want) {
+        EXPECT_NEAR(got.loss, want.loss, 1e-6 * want.loss);
+        for (size_t p = 0; p < got.gradients.size(); ++p) {
+          std::vector<float> difference = got.gradients[p];
+          for (size_t i = 0; i < difference.size(); ++i) difference[i] -= want.gradients[p][i];
+          EXPECT_LE(norm(difference), 1e-6 * norm(want.gradients[p])) << p;
+        }
+      };
+      near(one, two);
+      near(run({few}, true, way, mesh), of_few);
+    }
   }
 }
 

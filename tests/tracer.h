@@ -127,8 +127,19 @@ inline Result<NativeRun> run_native(const Step& step, const NativeOptions& optio
     const Filler filler{step, options.seed};
     for (int64_t p = 0; p < static_cast<int64_t>(local.params().size()); ++p) {
       const ir::Type& type = local.type(local.param_value(p));
-      if (filler.fills(p)) {
-        train::for_each_run(step.program.global.type(step.program.global.param_value(p)).dims,
+      const ir::Type& whole = step.program.global.type(step.program.global.param_value(p));
+      if (const std::string& name = local.param_name(p);
+          whole.names.size() == 2 && whole.names[0] == "activation_batch") {  // [rows, tokens]
+        const std::vector<std::vector<std::string>>& dims = step.program.params[static_cast<size_t>(p)].dims;
+        const passes::Range rows = passes::shard_range(whole.dims[0], dims[0], mesh, rank);
+        int64_t to = 0;
+        for (int64_t row = rows.begin; row < rows.end; ++row)
+          for (const passes::Range& tokens : passes::token_ranges(whole.dims[1], dims[1], mesh, rank))
+            for (int64_t t = tokens.begin; t < tokens.end; ++t)
+              store_from_double(type.dtype, executor->param(p), to++,
+                                filler.value(name, row * whole.dims[1] + t));
+      } else if (filler.fills(p)) {
+        train::for_each_run(whole.dims,
                             step.program.params[static_cast<size_t>(p)], mesh, rank,
                             [&](int64_t to, int64_t from, int64_t count) {
                               for (int64_t k = 0; k < count; ++k)

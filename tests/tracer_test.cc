@@ -142,6 +142,23 @@ TEST_F(OnCpu, StateOfTwoFsdpRanksWithAccumulation) {
   ASSERT_OK(both(step));
 }
 
+// Two ranks have a half of each row's tokens, with keys gathered or passed round: against one rank, and
+// through XLA.
+TEST_F(OnCpu, GradientsOfTwoContextRanks) {
+  ASSERT_VALUE(alone, make_step(tiny_step(kOne, plan::Outputs::grads)));
+  ASSERT_VALUE(native_alone, run_native(alone));
+  for (const bool ring : {false, true}) {
+    SCOPED_TRACE(ring ? "ring" : "all_gather");
+    const passes::Mesh mesh{{{"data", 1}, {"context", 2}}, true, ring};
+    ASSERT_VALUE(step, make_step(tiny_step(mesh, plan::Outputs::grads)));
+    ASSERT_VALUE(native, run_native(step));
+    ASSERT_OK(compare(assemble(alone, outputs_of(native_alone)), assemble(step, outputs_of(native))));
+    ASSERT_VALUE(loaded, load(step, train::print_options(mesh)));
+    ASSERT_VALUE(xla, run_loaded(loaded, params_of(native)));
+    ASSERT_OK(compare(assemble(step, outputs_of(native)), assemble(step, xla)));
+  }
+}
+
 // Two ranks hold the model in halves: against one rank, and through XLA; and what must not go unseen.
 TEST_F(OnCpu, GradientsOfTwoFsdpRanksAndFaults) {
   ASSERT_VALUE(step, make_step(tiny_step(kFsdp2, plan::Outputs::grads)));
@@ -433,6 +450,21 @@ TEST_F(ForTpu, StateLiesInHostMemory) {
   EXPECT_EQ(compiled.memory.host_arguments, state);
   EXPECT_EQ(compiled.memory.host_aliased, state);
   EXPECT_EQ(compiled.memory.host_temporaries, 0);
+}
+
+// Tokens of a row over two devices: the loops gather keys and values, or send them on.
+TEST_F(ForTpu, TokensOfARowOverDevices) {
+  for (const bool ring : {false, true}) {
+    SCOPED_TRACE(ring ? "ring" : "all_gather");
+    plan::ProgramOptions options = tpu_step("full");
+    options.mesh = {{{"fsdp", 4}, {"context", 2}}, true, ring};
+    options.shape.sequence = 512;  // attention in tiles of 128 queries
+    options.model.layers = 2;
+    ASSERT_VALUE(step, make_step(options));
+    ASSERT_VALUE(compiled, compile(step, *step.program.local));
+    EXPECT_EQ(compiled.text.find("stablehlo.collective_permute") != std::string::npos, ring);
+    EXPECT_GT(all_dots(compiled.program), 0);
+  }
 }
 
 // A width that 8 devices do not divide.

@@ -293,9 +293,15 @@ TEST(Config, AxesOfAMesh) {
   EXPECT_EQ(c->ranks(), 24);
   const Result<Mesh> mesh = c->mesh(24);
   ASSERT_TRUE(mesh.ok());
-  EXPECT_EQ(mesh->sizes, (std::array<int64_t, 4>{1, 2, 3, 4}));
+  EXPECT_EQ(mesh->sizes, (std::array<int64_t, 5>{1, 2, 3, 1, 4}));
   EXPECT_EQ(mesh->row_groups(), 6);
   EXPECT_EQ(c->rows(*mesh).value(), 12);
+  // Ranks of a context axis share rows too.
+  const auto context =
+      of({"ici_fsdp_parallelism=2", "ici_context_parallelism=4", "per_device_batch_size=0.25"});
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  EXPECT_EQ(context->mesh(8)->row_groups(), 2);
+  EXPECT_EQ(context->rows(*context->mesh(8)).value(), 2);
   EXPECT_EQ(of({"ici_fsdp_parallelism=2", "ici_tensor_parallelism=-1", "ranks=8"})->mesh(8)->size("tensor"),
             4);
   // 12 rows over 8 devices, of which 4 see rows of their own: 3 each; 10 are not.

@@ -128,6 +128,15 @@ Result<Estimate> matmul_time(const Spec& spec, Share share, const MatmulWork& w)
 
 Result<Estimate> attention_time(const Spec& spec, Share share, const AttentionWork& w) {
   if (w.sequences <= 0 || w.heads <= 0 || w.seq <= 0 || w.head_dim <= 0) return Estimate{};
+  if (w.pairs > 0) {
+    AttentionWork all = w;
+    all.causal = false;
+    all.window = 0;
+    all.pairs = 0;
+    LIGNUM_ASSIGN_OR_RETURN(const Estimate e, attention_time(spec, share, all));
+    const auto seq = static_cast<double>(w.seq);
+    return slower_of(e.seconds * w.pairs / (seq * seq), 0);
+  }
   if (!spec.is_cpu()) return tpu_attention(spec, w);
   LIGNUM_ASSIGN_OR_RETURN(const int threads, active_threads(spec, share));
   const auto seq = static_cast<double>(w.seq), dim = static_cast<double>(w.head_dim);

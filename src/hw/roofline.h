@@ -60,6 +60,9 @@ struct AttentionWork {
   int64_t window = 0;
   std::string way = {};  // as MatmulWork::way
   int64_t group = 1;     // CPU: query heads that share a head of keys and values
+  // Of a sequence and head, where queries and keys are not the same tokens: pairs that are computed.
+  // Causality and window are in them; seq is then that of the keys.
+  double pairs = 0;
 };
 Result<Estimate> attention_time(const Spec&, Share, const AttentionWork&);
 

@@ -140,8 +140,10 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
   }
   if (c.pass == "partition") {
     Mesh mesh;
-    for (const char* axis : {"data", "fsdp", "fsdp_transpose", "tensor"})
+    for (const char* axis : {"data", "fsdp", "fsdp_transpose", "context", "tensor"})
       mesh.axes.push_back({axis, c.number(axis, 1)});
+    mesh.balanced = c.number("balanced", 0) != 0;
+    mesh.ring = c.number("ring", 0) != 0;
     LIGNUM_ASSIGN_OR_RETURN(const Partitioned p, partition(g, mesh));
     return ir::print(p.graph);
   }

@@ -125,6 +125,13 @@ Result<hw::Estimate> node_time(const hw::Spec& spec, hw::Share share, std::strin
       if (cost.transcendentals <= 0) return hw::Estimate{};
       hw::AttentionWork work = attention_work(site, cost);
       work.way = bf16_dot;
+      if (site.attrs.all().contains("query_at")) {
+        // XLA computes what the mask hides, too: it cannot know which that is.
+        const auto heads = static_cast<double>(cost.batch);
+        work.seq = cost.k;
+        work.pairs = spec.is_cpu() ? cost.transcendentals / heads
+                                   : static_cast<double>(cost.m) * static_cast<double>(cost.k);
+      }
       return hw::attention_time(spec, share, work);
     }
     case ops::Work::rows:

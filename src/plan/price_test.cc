@@ -278,6 +278,30 @@ ProgramOptions llama(std::string_view preset, int64_t ranks, int64_t rows, int64
   return o;
 }
 
+// Attention of a rank of a context axis is counted as the slowest has it: balanced all have a share of the
+// pairs that one rank would have; else the last has almost twice the mean; in a ring each meeting as its
+// slowest has it.
+TEST(Price, AttentionOfAContextAxisIsThatOfItsSlowestRank) {
+  const auto pairs = [](int64_t ranks, bool balanced, bool ring) {
+    ProgramOptions o = llama("lignum-tiny", 1, 2, 512);
+    o.mesh = {{{"context", ranks}}, balanced, ring};
+    const Result<Program> program = make_program(o);
+    EXPECT_TRUE(program.ok()) << program.status().message();
+    double sum = 0;
+    ir::for_each_node(*program->local, [&](const ir::Graph& g, int32_t id, int) {
+      if (g.node(id).kind != "attention") return;
+      const ops::NodeSite site(g, g.node(id));
+      sum += ops::get_op("attention").cost(site.site).transcendentals;
+    });
+    return sum;
+  };
+  const double one = pairs(1, true, false);
+  EXPECT_EQ(pairs(4, true, false), one / 4);
+  EXPECT_NEAR(pairs(4, false, false), one / 4 * 1.75, 0.01 * one);  // (2 - 1/4) of the mean
+  EXPECT_NEAR(pairs(4, false, true), one / 4 * 1.75, 0.01 * one);
+  EXPECT_NEAR(pairs(4, true, true), one / 4, 0.01 * one);
+}
+
 // The published physics of TPU7x (docs/specs.md): compute is FLOPs at 926 TFLOP/s plus attention and traffic.
 TEST(Price, Llama8BOnASliceOfTpu7x) {
   const Result<hw::Spec> spec = hw::Spec::load("tpu7x");

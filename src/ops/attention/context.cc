@@ -24,7 +24,7 @@ class Local {
         tokens_(call.tokens),
         segments_(token_inputs(call.site.attrs, base).segments),
         length_(call.site.in[base == 3 ? 0 : 1].dims[1]),
-        starts_(starts_of(call.rank)) {}
+        starts_(starts_before(0)) {}
 
   bool ring() const { return tokens_.ring; }
   // `operands`, then what is known of the tokens. query_at: where cost takes the queries to begin.
@@ -46,7 +46,7 @@ class Local {
       for (int64_t rank = 0; rank < tokens_.group; ++rank)
         for (const int64_t start : tokens_.starts(rank, length_)) keys.at.push_back(start);
     }
-    keys.starts = constant(keys.at);
+    keys.starts = constant(keys.at, {static_cast<int64_t>(keys.at.size())});
     return keys;
   }
   // Unbalanced the last rank has the most to do; balanced all have as much.
@@ -63,11 +63,7 @@ class Local {
   }
   Dims query_at(int64_t step) const { return tokens_.starts(busiest(step), length_); }
   Keys keys_of(int64_t step, std::optional<Value> segments) {
-    Arith m(b_);
-    const Value before = m.sub(call_.rank, m.like(call_.rank, static_cast<double>(step)));
-    const Value rank = m.select(m.compare("lt", before, m.like(before, 0)),
-                                m.add(before, static_cast<double>(tokens_.group)), before);
-    return {segments, starts_of(rank), tokens_.starts(owner(busiest(step), step), length_)};
+    return {segments, starts_before(step), tokens_.starts(owner(busiest(step), step), length_)};
   }
   std::optional<Value> own_segments() const {
     return segments_ ? std::optional(call_.in[*segments_ + 1]) : std::nullopt;
@@ -110,20 +106,18 @@ class Local {
     return most;
   }
 
-  Value constant(const Dims& numbers) {
+  Value constant(const Dims& numbers, Dims dims) {
     return b_.add("constant", {},
                   {{"dtype", std::string(dtype_name(DType::i32))},
-                   {"dims", Dims{static_cast<int64_t>(numbers.size())}},
+                   {"dims", std::move(dims)},
                    {"values", std::vector<double>(numbers.begin(), numbers.end())}});
   }
-  // Where that rank's pieces begin: TokenAxis::starts, which is linear in the rank.
-  Value starts_of(Value rank) {
-    Arith m(b_);
-    const Dims first = tokens_.starts(0, length_), second = tokens_.starts(1, length_);
-    Dims slope = second;
-    for (size_t p = 0; p < slope.size(); ++p) slope[p] -= first[p];
-    const Value slopes = constant(slope);
-    return m.add(m.mul(b_.splat(rank, b_.type(slopes)), slopes), constant(first));
+  // Where the pieces begin of the rank that many places before this one.
+  Value starts_before(int64_t step) {
+    Dims table;
+    for (int64_t rank = 0; rank < tokens_.group; ++rank)
+      for (const int64_t start : tokens_.starts(owner(rank, step), length_)) table.push_back(start);
+    return b_.add("take_row", {constant(table, {tokens_.group, tokens_.pieces()}), call_.rank});
   }
 
   const PlacedCall& call_;

@@ -61,9 +61,11 @@ struct QueryRows {
   Value q;                                  // [B, t, H, D]
   Value k, v;                               // [B, keys, Hkv, D]
   Value positions;                          // of the queries: i32 [t]
-  std::optional<Value> key_positions{};     // i32 [keys]; without them the keys are consecutive, and a query
-  int64_t first_key = 0;                    // sees one at least; then the position of the first key
+  std::optional<Value> key_positions{};     // i32 [keys]; without them the keys are consecutive
+  int64_t first_key = 0;                    // then the position of the first
   std::optional<Value> of_query, of_key{};  // documents: i32 [B, t], [B, keys]
+  // Whether a query may see no key at all.
+  bool may_see_nothing() const { return key_positions || of_key; }
 };
 // All queries and all keys; tokens: the inputs behind the base ones.
 QueryRows all_rows(Builder&, Value q, Value k, Value v, std::span<const Value> tokens, const Attrs& attrs);

@@ -17,9 +17,9 @@ Values attention_of(Builder& b, const QueryRows& r, const Attrs& attrs) {
   const Dims dims = b.type(scores).dims;
   const Value largest = m.max_last(scores);
   Value e = m.exp(m.sub(scores, m.over_row(largest, dims)));
-  if (r.key_positions) e = m.select(is_seen(b, scores), e, m.like(e, 0));
+  if (r.may_see_nothing()) e = m.select(is_seen(b, scores), e, m.like(e, 0));
   Value sum = m.sum_last(e), sees = {};
-  if (r.key_positions) {  // a row that sees no key: its sum is 0
+  if (r.may_see_nothing()) {  // its sum is then 0
     sees = m.compare("gt", sum, m.like(sum, 0));
     sum = m.select(sees, sum, m.like(sum, 1));
   }
@@ -41,7 +41,7 @@ Values gradients_of(Builder& b, const GradientRows& g, const Attrs& attrs) {
   const Dims dims = b.type(scores).dims;
   const Value lse = b.transpose(b.reshape(g.lse, {batch, kv_heads, heads / kv_heads, queries}), {0, 1, 3, 2});
   Value p = m.exp(m.sub(scores, m.over_row(lse, dims)));
-  if (r.key_positions) p = m.select(is_seen(b, scores), p, m.like(p, 0));  // lse may be -inf
+  if (r.may_see_nothing()) p = m.select(is_seen(b, scores), p, m.like(p, 0));  // lse may be -inf
   const Value dp = m.matmul(dout, r.v, {4}, {3}, {0, 2}, {0, 2});
   const Value delta =
       b.transpose(m.sum_last(m.mul(m.f32(dout), m.f32(grouped(b, g.out, kv_heads)))), {0, 2, 1, 3});

@@ -46,7 +46,7 @@ struct AttentionMerge {
   static constexpr ByDecomposition grad{};
 
   static ShardRule partition(const Site&) {
-    const std::vector<int> x = {0, 1, 2, 3}, lse = {0, 2, 1};
+    const std::vector<int> x = {0, 1, 2, -1}, lse = {0, 2, 1};
     return {.in = {x, lse, x, lse}, .out = {x, lse}};
   }
 
