@@ -170,7 +170,7 @@ TEST_F(Emission, AttentionInTiles) {
     if (c.c.attrs.all().contains("window")) c.c.attrs.set("window", int64_t{150});
     module.add(c);
   }
-  ASSERT_EQ(module.cases.size(), 6u);
+  ASSERT_EQ(module.cases.size(), 8u);
   run(module);
 }
 

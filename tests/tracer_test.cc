@@ -458,8 +458,9 @@ TEST_F(ForTpu, TokensOfARowOverDevices) {
     SCOPED_TRACE(ring ? "ring" : "all_gather");
     plan::ProgramOptions options = tpu_step("full");
     options.mesh = {{{"fsdp", 4}, {"context", 2}}, true, ring};
-    options.shape.sequence = 512;  // attention in tiles of 128 queries
+    options.shape.sequence = 256;
     options.model.layers = 2;
+    options.model.hidden = 128;
     ASSERT_VALUE(step, make_step(options));
     ASSERT_VALUE(compiled, compile(step, *step.program.local));
     EXPECT_EQ(compiled.text.find("stablehlo.collective_permute") != std::string::npos, ring);

@@ -341,6 +341,7 @@ std::vector<Case> attention_cases(FunctionRef<void(Case&, const kernels::Attenti
       segmented("segments_window_softcap", {1, 11, 11, 2, 2, 8, f32, 1, true, 4, 0.5f}),
       segmented("segments_bf16", {2, 9, 9, 4, 2, 16, bf16}),
       placed("later_queries", {1, 6, 14, 4, 2, 8, f32}, 1, 1, 9, 1),
+      placed("later_two_blocks", {1, 229, 229, 1, 1, 3, f32}, 1, 1, 200, 1),
       placed("pieces", {2, 8, 12, 2, 1, 8, f32}, 2, 4, 12, 1),
       placed("keys_out_of_sight", {1, 9, 8, 2, 2, 6, f32}, 3, 2, 12, 12),
       placed("pieces_window_softcap", {1, 10, 8, 2, 1, 8, f32, 1, true, 3, 0.5f}, 2, 2, 8, 8),
