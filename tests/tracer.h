@@ -139,8 +139,7 @@ inline Result<NativeRun> run_native(const Step& step, const NativeOptions& optio
               store_from_double(type.dtype, executor->param(p), to++,
                                 filler.value(name, row * whole.dims[1] + t));
       } else if (filler.fills(p)) {
-        train::for_each_run(whole.dims,
-                            step.program.params[static_cast<size_t>(p)], mesh, rank,
+        train::for_each_run(whole.dims, step.program.params[static_cast<size_t>(p)], mesh, rank,
                             [&](int64_t to, int64_t from, int64_t count) {
                               for (int64_t k = 0; k < count; ++k)
                                 store_from_double(type.dtype, executor->param(p), to + k,
