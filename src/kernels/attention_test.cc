@@ -278,19 +278,19 @@ TEST_P(AttentionOnIsa, PiecesStandWhereTheyStart) {
     bool causal = true;
   };
   const std::vector<Pieces> all = {
-      {40, 120, {80}, {}},                      // the last of three ranks
-      {40, 120, {}, {}},                        // the first: keys after all queries
-      {74, 74, {100}, {200}},                   // nothing is seen
-      {150, 300, {0, 225}, {0, 225, 75, 150}},  // halves of 4 ranks, gathered in the ranks' order
-      {460, 230, {230, 690}, {115, 575}},       // two ranks' halves meet, over several blocks
-      {300, 450, {300}, {}, 260},               // a window that reaches into the second block
-      {90, 180, {30, 150}, {60, 0}, 20},        // some see nothing by the window
-      {33, 70, {7}, {}, 0, false},              // all pairs
-      {500, 20, {13}, {100}, 0, true},          // far more queries
+      {40, 120, {80}, {}},                 // the last of three ranks
+      {40, 120, {}, {}},                   // the first: keys after all queries
+      {20, 30, {100}, {200}},              // nothing is seen
+      {30, 60, {0, 45}, {0, 45, 15, 30}},  // halves of 2 ranks, gathered in the ranks' order
+      {480, 240, {300, 10}, {100}},        // pieces of several blocks
+      {60, 300, {250}, {}, 100},           // a window that reaches into the second block
+      {40, 60, {30, 100}, {20, 0}, 15},    // some see nothing by the window
+      {33, 70, {7}, {}, 0, false},         // all pairs
+      {240, 20, {13}, {100}, 0, true},     // far more queries
   };
   for (DType dtype : {DType::f32, DType::bf16}) {
     for (const Pieces& p : all) {
-      Attention x = make(2, p.queries, 3, 1, 12, dtype, p.causal, p.window);
+      Attention x = make(2, p.queries, 2, 1, 5, dtype, p.causal, p.window);
       x.keys = p.keys;
       x.query_pieces = std::max<int64_t>(1, static_cast<int64_t>(p.query_starts.size()));
       x.key_pieces = std::max<int64_t>(1, static_cast<int64_t>(p.key_starts.size()));
