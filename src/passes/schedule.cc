@@ -149,27 +149,48 @@ class Scheduler {
   // As late as its first reader allows; a gradient that only the next segment reads is awaited at the end.
   void sink_await(int32_t id) { move_before(id, first_reader({id, 0})); }
 
-  // A reduction starts where its input is made (the graph's order has it there). A gather or fetch of weights
-  // that is not shifted starts one large node before its reader, so that it runs under that node and no
-  // longer holds memory than this. What an update fetches starts where it is: before that is the loop which
-  // holds most.
+  // A sum over ranks starts where its input is made. A gather or fetch of weights that is not shifted starts
+  // one loop before its reader, so that it runs under that loop, holds memory no longer than this, and is not
+  // in the way of what is read before. What an update fetches starts where it is: before that is the loop
+  // which holds most.
   void place_start(int32_t id) {
     const bool whole = scan_ == nullptr || fetched_whole(id);
     const bool gather =
         early_.contains(id) || (whole && g_.node(id).tag.role != ir::Role::update && only_params(id));
-    if (!gather) return;
+    if (!gather) return g_.node(id).kind == "reduce_scatter" ? start_early(id) : void();
     const size_t use = first_reader({id, 0});
     if (!whole) return move_before(id, use);  // distance 0: under nothing
-    size_t target = std::min(use, position(id));
+    if (use == order_.size()) return;
+    size_t target = use;
     while (target > 0 && g_.node(order_[target]).kind != "scan") --target;
-    if (g_.node(order_[target]).kind != "scan") return;  // no segment before its reader: it stays where it is
+    if (g_.node(order_[target]).kind != "scan") return;  // no loop before its reader: it stays where it is
     // What leads to it (the cast of the shard) moves along.
     std::vector<int32_t> chain;
     collect_chain(id, chain);
     for (const int32_t link : chain) {
-      if (position(link) > target) move_before(link, target);
-      target = position(link) + 1;
+      move_before(link, std::min(target, first_reader({link, 0})));
+      target = std::max(target, position(link) + 1);
     }
+  }
+  // A gradient is summed over ranks as soon as it is there, and made as soon as what it needs is: before its
+  // layer's gradient by the activations, which the sum then runs under.
+  void start_early(int32_t id) {
+    const int32_t made_by = maker(g_.node(id).inputs[0]);
+    if (made_by < 0) return;
+    const Node& n = g_.node(made_by);
+    if (n.kind != "await" && n.kind != "scan") {
+      size_t ready = 0;
+      for (const Value v : n.inputs)
+        if (const int32_t from = maker(v); from >= 0) ready = std::max(ready, position(from) + 1);
+      if (ready < position(made_by)) move_before(made_by, ready);
+    }
+    if (position(made_by) + 1 < position(id)) move_before(id, position(made_by) + 1);
+  }
+  // The slot after which v is there; -1 for an input, or what runs for another iteration.
+  int32_t maker(Value v) const {
+    for (int in = view_input(g_, v); in >= 0 && g_.node(v).kind != "await"; in = view_input(g_, v))
+      v = g_.node(v).inputs[static_cast<size_t>(in)];
+    return g_.node(v).kind == "param" || shifted_.contains(v.node) ? -1 : v.node;
   }
   bool only_params(int32_t id) const {
     std::vector<int32_t> chain;

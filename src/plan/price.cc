@@ -233,8 +233,10 @@ class Pricer {
             engines_->submit(timed.seconds, timed.queue);
         break;
       case Timed::Kind::await: {
-        const std::vector<uint64_t>& tickets = block.slots[timed.started].tickets;
-        engines_->wait(tickets[static_cast<size_t>(iteration) % tickets.size()], timed.queue);
+        const Timed& start = block.slots[timed.started];
+        const double before = engines_->exposed_seconds();
+        engines_->wait(start.tickets[static_cast<size_t>(iteration) % start.tickets.size()], timed.queue);
+        price_.nodes[start.node].exposed_seconds += engines_->exposed_seconds() - before;
         break;
       }
       default:

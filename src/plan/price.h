@@ -50,11 +50,12 @@ struct NodePrice {
   std::string kind, path;
   ir::Role role = ir::Role::forward;
   passes::Engine engine = passes::Engine::compute;
-  int64_t count = 0;         // runs in one step
-  double seconds = 0;        // of one run, dispatch included
-  double total_seconds = 0;  // count * seconds; engines overlap, so these do not add up to the step
-  double flops = 0;          // of one run
-  double bytes = 0;          // of one run: over memory, or on the wire (communication)
+  int64_t count = 0;           // runs in one step
+  double seconds = 0;          // of one run, dispatch included
+  double total_seconds = 0;    // count * seconds; engines overlap, so these do not add up to the step
+  double exposed_seconds = 0;  // CPU, of all: how long compute waits for it
+  double flops = 0;            // of one run
+  double bytes = 0;            // of one run: over memory, or on the wire (communication)
   hw::Bound bound = hw::Bound::none;
 };
 

@@ -44,6 +44,7 @@ nlohmann::ordered_json node_json(const NodePrice& n) {
   json["count"] = n.count;
   json["seconds"] = n.seconds;
   json["total_seconds"] = n.total_seconds;
+  if (n.exposed_seconds > 0) json["exposed_seconds"] = n.exposed_seconds;
   json["flops"] = n.flops;
   json["bytes"] = n.bytes;
   json["bound"] = hw::bound_name(n.bound);
@@ -191,11 +192,13 @@ std::string node_table(const Price& p, const ReportOptions& options) {
   std::string out = fmt::format("{:>5} {:<18} {:<40} {:<7} {:>6} {:>9} {:>9} {:>7}  {}\n", "id", "kind",
                                 "path", "role", "runs", "one", "all", "of step", "bound");
   for (const NodePrice* n : nodes) {
-    out += fmt::format("{:>5} {:<18} {:<40} {:<7} {:>6} {:>9} {:>9} {:>7}  {}\n",
-                       n->id >= 0 ? fmt::format("{}", n->id) : "", n->kind, shortened(n->path, 40),
-                       ir::role_name(n->role), n->count, seconds_text(n->seconds),
-                       seconds_text(n->total_seconds), share_text(n->total_seconds, p.step_seconds),
-                       hw::bound_name(n->bound));
+    out += fmt::format(
+        "{:>5} {:<18} {:<40} {:<7} {:>6} {:>9} {:>9} {:>7}  {}\n", n->id >= 0 ? fmt::format("{}", n->id) : "",
+        n->kind, shortened(n->path, 40), ir::role_name(n->role), n->count, seconds_text(n->seconds),
+        seconds_text(n->total_seconds), share_text(n->total_seconds, p.step_seconds),
+        n->exposed_seconds > 0
+            ? fmt::format("{}, waited for {}", hw::bound_name(n->bound), seconds_text(n->exposed_seconds))
+            : std::string(hw::bound_name(n->bound)));
   }
   return out;
 }
