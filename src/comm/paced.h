@@ -1,5 +1,5 @@
-// A transport over a link that is slower than memory: what a collective would take on it passes before it is
-// done, in sleep, as if an engine outside the processor moved the bytes.
+// A transport over a link that is slower than memory: what a collective would take on it passes in sleep
+// before the bytes are moved, as if an engine outside the processor moved them.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@ namespace lignum::comm {
 
 class PacedTransport final : public Transport {
  public:
-  // seconds(collective, ranks of its group): counted from when the group has met. `inner` outlives this and
-  // has no other user but for abort() and status().
+  // seconds(collective, ranks of its group): counted from when the last of them calls. `inner` outlives this
+  // and has no other user but for abort() and status().
   using Seconds = std::function<double(const Collective&, int group_size)>;
   PacedTransport(Transport& inner, Seconds seconds) : inner_(inner), seconds_(std::move(seconds)) {}
 
