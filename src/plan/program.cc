@@ -55,7 +55,8 @@ Status check_tensor_parallelism(const config::Config& c, const config::ModelConf
 Status check_context_parallelism(const config::Config& c, const passes::Mesh& mesh) {
   const ops::TokenAxis axis = mesh.tokens();
   const int64_t tokens = c.integer("max_target_length"), pieces = axis.group * axis.pieces(),
-                tensor = mesh.size("tensor"), all = std::lcm(pieces, axis.group * tensor);
+                tensor = mesh.size("tensor"),
+                all = std::max<int64_t>(1, std::lcm(pieces, axis.group * tensor));
   if (axis.group == 1 || tokens % all == 0) return {};
   return user_error(
       "ici_context_parallelism={}: max_target_length={} tokens of a row are not {} pieces{}{}; set it to a "
@@ -101,7 +102,7 @@ void add_remat_notes(const ProgramOptions& o, const ir::Graph& forward, const ir
       notes.push_back(
           fmt::format("{}={}: no gradient of this model reads it, so it is not kept", name, where));
     } else if (name == "quantization") {
-      notes.push_back("remat_policy: nothing is quantised, so no quantization is kept");
+      notes.emplace_back("remat_policy: nothing is quantised, so no quantization is kept");
     } else {
       notes.push_back(
           fmt::format("{}={}: this model has no tensor of that name; it has {}", name, where, joined(has)));
