@@ -178,7 +178,7 @@ TEST(Mesh, ACheckpointGoesOnOnAnother) {
     second.emplace_back("steps=4");
     ASSERT_OK(run(name.c_str(), first));
     ASSERT_OK(run(name.c_str(), second));
-    const auto records = f.steps(name.c_str());
+    const auto records = f.steps(name);
     ASSERT_EQ(records.size(), 4U);
     losses.push_back(records[3]["loss"].get<double>());
     EXPECT_NEAR(losses.back(), losses.front(), 1e-6 * losses.front()) << name;
