@@ -143,7 +143,8 @@ std::vector<Way> ways() {
   return all;
 }
 
-const std::vector<int32_t> kA = {7, 11, 2, 30, 5}, kB = {9, 2, 44, 1};
+std::vector<int32_t> document_a() { return {7, 11, 2, 30, 5}; }
+std::vector<int32_t> document_b() { return {9, 2, 44, 1}; }
 
 double norm(const std::vector<float>& v) {
   double sum = 0;
@@ -152,11 +153,11 @@ double norm(const std::vector<float>& v) {
 }
 
 TEST(Packing, DocumentsOfARowAreAsIfAlone) {
-  const Row packed = Row().add(kA).add(kB).fill_up(12);
+  const Row packed = Row().add(document_a()).add(document_b()).fill_up(12);
   ASSERT_EQ(packed.positions, (std::vector<int32_t>{0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0}));
   Row edited = packed;
   edited.ids[2] = 3;
-  const std::vector<Row> alone = {Row().add(kA).fill_up(12), Row().add(kB).fill_up(12)};
+  const std::vector<Row> alone = {Row().add(document_a()).fill_up(12), Row().add(document_b()).fill_up(12)};
   for (const Way& way : ways()) {
     SCOPED_TRACE(std::string(kernels::isa_name(way.choice.isa)) + " " + std::string(dtype_name(way.dtype)) +
                  " " + std::string(kernels::bf16_dot_name(way.choice.bf16_dot)));
@@ -185,10 +186,10 @@ TEST(Packing, DocumentsOfARowAreAsIfAlone) {
 // So they are where ranks share the tokens of the row, which cut both documents: positions, documents and
 // what is supervised stay those of the row, whether keys are gathered or go round.
 TEST(Packing, DocumentsOfARowThatRanksShare) {
-  const Row packed = Row().add(kA).add(kB).fill_up(12);
+  const Row packed = Row().add(document_a()).add(document_b()).fill_up(12);
   Row edited = packed;
   edited.ids[2] = 3;
-  const std::vector<Row> alone = {Row().add(kA).fill_up(12), Row().add(kB).fill_up(12)};
+  const std::vector<Row> alone = {Row().add(document_a()).fill_up(12), Row().add(document_b()).fill_up(12)};
   // One supervised token in the first half of a row and three in the second: the loss is over tokens, not
   // over ranks.
   Row few = Row().add({4, 8, 15, 16, 23, 42, 3, 5, 9, 1, 2, 6});
