@@ -40,7 +40,9 @@ std::vector<Lever> levers(const std::string& folder) {
          "bwd_quantization_calibration_method=fixed,-2,2"},
         {fp8, full, "weight_quantization_calibration_method=static",
          "act_quantization_calibration_method=static", "bwd_quantization_calibration_method=static,2",
-         "load_quant_stats_path=" + folder + "/stats.json"}}},
+         "load_quant_stats_path=" + folder + "/stats.json"},
+        {fp8, full, "bwd_stochastic_rounding=uniform"},
+        {fp8, full, "num_layers_at_start_in_bf16=1"}}},
       {"tied", false, {{"logits_via_embedding=false"}, {"logits_via_embedding=true"}}},
       {"tiling", false, {{"num_vocab_tiling=0"}, {"num_vocab_tiling=1"}, {"num_vocab_tiling=3"}}},
       {"packing", false, {{"packing=false"}, {"packing=true"}}},
@@ -165,7 +167,9 @@ Row reference_of(const std::vector<Lever>& all, Row row) {
   constexpr size_t kOne = 0, kData = 1, kFsdp = 2;
   if (value("mesh") == kFsdp) value("mesh") = kData;
   // Two micro-steps are two ranks, unless each has scales of its own.
-  const bool found_scales = value("quantization") == 1 || value("quantization") == 2;
+  constexpr size_t kNotQuantised = 0, kFixed = 3, kStatic = 4;
+  const size_t q = value("quantization");
+  const bool found_scales = q != kNotQuantised && q != kFixed && q != kStatic;
   if (value("mesh") == kOne && value("accumulation") == 1 && !found_scales) {
     value("mesh") = kData;
     value("accumulation") = 0;
