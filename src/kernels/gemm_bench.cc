@@ -243,19 +243,19 @@ void bench_gemm(Choice choice, const Shape& shape, DType dtype, Pool* const (&po
 
 // Multiply-adds of the products that are needed: 2 forward, 5 backward; half the square if causal.
 void bench_attention(Choice choice, const Attention& x, Pool* const (&pools)[2], double seconds) {
-  const int64_t queries = x.batch * x.seq * x.heads * x.dim, keys = x.batch * x.seq * x.kv_heads * x.dim;
+  const int64_t queries = x.batch * x.queries * x.heads * x.dim, keys = x.batch * x.keys * x.kv_heads * x.dim;
   const int64_t size = dtype_size(x.dtype);
   std::vector<char> q(queries * size), out(queries * size), dout(queries * size), dq(queries * size);
   std::vector<char> k(keys * size), v(keys * size), dk(keys * size), dv(keys * size);
-  std::vector<float> lse(x.batch * x.heads * x.seq);
+  std::vector<float> lse(x.batch * x.heads * x.queries);
   for (auto* buffer : {&q, &dout, &k, &v}) fill(x.dtype, *buffer);
   const int64_t bytes = std::max(attention_workspace(x, 2), attention_grad_workspace(x, 2));
   void* workspace = std::aligned_alloc(64, static_cast<size_t>(bytes));
   std::memset(workspace, 0, static_cast<size_t>(bytes));
   const double product =
-      2.0 * static_cast<double>(queries) * static_cast<double>(x.seq) * (x.causal ? 0.5 : 1.0);
+      2.0 * static_cast<double>(queries) * static_cast<double>(x.keys) * (x.causal ? 0.5 : 1.0);
   for (bool backward : {false, true}) {
-    fmt::print("attention B{} S{:4} H{}/{} D{} {:14} {:8}", x.batch, x.seq, x.heads, x.kv_heads, x.dim,
+    fmt::print("attention B{} S{:4} H{}/{} D{} {:14} {:8}", x.batch, x.queries, x.heads, x.kv_heads, x.dim,
                label(choice, x.dtype), backward ? "backward" : "forward");
     for (Pool* pool : pools) {
       const Rate r = measure(choice, *pool, seconds, product * (backward ? 5 : 2), [&] {
@@ -308,7 +308,7 @@ int main_of(int argc, char** argv) {
     for (const auto& [kind, dtype] : kinds) bench_gemm(kind, shape, dtype, pools, seconds);
   }
   for (int64_t seq : {256, 2048}) {
-    Attention x{.batch = 2048 / seq, .seq = seq, .heads = 9, .kv_heads = 3, .dim = 64, .scale = 0.125f};
+    Attention x{.batch = 2048 / seq, .queries = seq, .keys = seq, .heads = 9, .kv_heads = 3, .dim = 64, .scale = 0.125f};
     for (const auto& [kind, dtype] : kinds) {
       if (is_float8(dtype)) continue;
       x.dtype = dtype;
