@@ -50,16 +50,25 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Setting{"llama_f32",
                 {"model_name=lignum-tiny", "gradient_accumulation_steps=2"},
-                {"tensor=2", "fsdp=2,tensor=2", "fsdp=2,fsdp_transpose=2", "fsdp_transpose=2,tensor=2"}},
+                {"tensor=2", "fsdp=2,tensor=2", "fsdp=2,fsdp_transpose=2", "fsdp_transpose=2,tensor=2",
+                 "pipeline=2,fsdp=2", "pipeline=2,tensor=2"}},
         Setting{"llama_bf16",
                 {"model_name=lignum-tiny", "dtype=bfloat16"},
-                {"data=2", "fsdp=2", "fsdp=2,tensor=2"}},
+                {"data=2", "fsdp=2", "fsdp=2,tensor=2", "pipeline=2", "data=4", "pipeline=4"}},
         Setting{"llama_fp8",
                 {"model_name=lignum-tiny", "dtype=bfloat16", "use_qwix_quantization=true",
                  "quantization=fp8_full"},
-                {"fsdp=2,tensor=2"}},
+                {"fsdp=2,tensor=2", "pipeline=2"}},
         Setting{"gemma3", {golden("gemma3")}, {"fsdp=2", "fsdp_transpose=2"}},
-        Setting{"qwen3", {golden("qwen3")}, {"fsdp=2,tensor=2", "context=2"}},
+        // A stage has a whole pattern: five layers with a window and one without.
+        Setting{"gemma3_stages",
+                {"model_name=gemma3-4b", "override_model_config=true", "base_num_decoder_layers=12",
+                 "base_emb_dim=32", "base_num_query_heads=2", "base_num_kv_heads=2", "head_dim=16",
+                 "base_mlp_dim=48", "vocab_size=256"},
+                {"pipeline=2"}},
+        Setting{"qwen3",
+                {golden("qwen3")},
+                {"fsdp=2,tensor=2", "context=2", "pipeline=2", "pipeline=2,context=2"}},
         Setting{"context_f32",
                 {"model_name=lignum-tiny", "gradient_accumulation_steps=2"},
                 {"context=2", "context=4", "fsdp=2,context=2", "fsdp=2,context=2,tensor=2"}},
@@ -99,6 +108,9 @@ TEST(Mesh, RefusesWhatItCannotCut) {
   EXPECT_NE(refused("tensor=4").find("ici_tensor_parallelism=4: does not divide 2 key heads"),
             std::string::npos);
   EXPECT_NE(refused("data=8").find("per_device_batch_size=0.5"), std::string::npos);
+  EXPECT_NE(
+      refused("pipeline=3").find("ici_pipeline_parallelism=3: 4 layers cannot be cut into 3 equal stages"),
+      std::string::npos);
   EXPECT_NE(refused("context=3")
                 .find("ici_context_parallelism=3: max_target_length=16 tokens of a row are "
                       "not 6 pieces, two a rank"),
@@ -169,6 +181,7 @@ TEST(Mesh, ACheckpointGoesOnOnAnother) {
       {"ici_fsdp_parallelism=2", "ici_context_parallelism=2", "per_device_batch_size=1"},
       {"ici_fsdp_parallelism=1", "ici_context_parallelism=4", "per_device_batch_size=1",
        "context_parallel_strategy=ring"},
+      {"ici_fsdp_parallelism=2", "ici_pipeline_parallelism=2", "per_device_batch_size=1"},
       {"ici_fsdp_parallelism=1", "per_device_batch_size=4"}};
   std::vector<double> losses;
   for (size_t i = 0; i < meshes.size(); ++i) {

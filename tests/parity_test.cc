@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, Parity, testing::Values(DType::f32, DType::bf16
 constexpr int64_t kTokens = 4;
 constexpr int32_t kLabels[2][kTokens] = {{-100, -100, 0, -100}, {1, 1, 1, -100}};
 
-plan::ProgramOptions masked(int64_t data, int64_t accumulation) {
+plan::ProgramOptions masked(int64_t data, int64_t accumulation, int64_t stages = 1) {
   plan::ProgramOptions o;
   o.model.vocab_size = 8;
   o.model.hidden = 16;
@@ -130,7 +130,8 @@ plan::ProgramOptions masked(int64_t data, int64_t accumulation) {
   o.model.kv_heads = 1;
   o.model.head_dim = 8;
   o.model.mlp = 24;
-  o.mesh.axes = {{"data", data}, {"fsdp", 1}};
+  o.mesh.axes = {{"data", data}, {"pipeline", stages}, {"fsdp", 1}};
+  o.pipeline = {.stages = stages, .microbatches = stages};
   o.shape = {2 / accumulation, kTokens, DType::f32};
   o.accumulation = accumulation;
   o.remat = passes::remat_policy("none").value();
@@ -199,10 +200,10 @@ void expect_near(const Outcome& a, const Outcome& b) {
 }
 
 // A mean of the micro-steps' means would be (4 + 1) / 2.
-TEST(Masked, TokensCountAlikeInMicroStepsRanksAndABatch) {
+TEST(Masked, TokensCountAlikeInMicroStepsRanksMicrobatchesAndABatch) {
   for (const bool known : {true, false}) {
-    const auto of = [&](int64_t data, int64_t accumulation, plan::Outputs outputs) {
-      return run_masked(masked(data, accumulation), known, outputs);
+    const auto of = [&](int64_t data, int64_t accumulation, plan::Outputs outputs, int64_t stages = 1) {
+      return run_masked(masked(data, accumulation, stages), known, outputs);
     };
     for (const plan::Outputs outputs : {plan::Outputs::grads, plan::Outputs::state}) {
       // Weights from a seed have gradients near zero, whose first AdamW step is of no certain size.
@@ -213,6 +214,7 @@ TEST(Masked, TokensCountAlikeInMicroStepsRanksAndABatch) {
       }
       EXPECT_NEAR(accumulated.losses[0], batch.losses[0], 1e-6 * batch.losses[0]);
       EXPECT_EQ(accumulated, ranks);
+      EXPECT_EQ(accumulated, of(1, 1, outputs, 2));
       expect_near(accumulated, batch);
     }
   }

@@ -278,7 +278,7 @@ Result<Mesh> Config::mesh(int64_t devices) const {
   int open = 0;
   size_t rest = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (i < 2 || sizes[i] != 1) {
+    if (kMeshAxes[i] == "data" || kMeshAxes[i] == "fsdp" || sizes[i] != 1) {
       said.push_back(fmt::format("{}={}", mesh_key(kMeshAxes[i]), sizes[i]));
       factors.push_back(std::to_string(sizes[i]));
     }

@@ -46,10 +46,10 @@ using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::
 
 // An axis of the mesh that the ici_* keys give. Ranks (or devices) are numbered by them in MaxText's order,
 // the last fastest: tensor parallelism has the nearest devices.
-inline constexpr std::array<std::string_view, 5> kMeshAxes = {"data", "fsdp", "fsdp_transpose", "context",
-                                                              "tensor"};
+inline constexpr std::array<std::string_view, 6> kMeshAxes = {"data",           "pipeline", "fsdp",
+                                                              "fsdp_transpose", "context",  "tensor"};
 struct Mesh {
-  std::array<int64_t, kMeshAxes.size()> sizes{1, 1, 1, 1, 1};
+  std::array<int64_t, kMeshAxes.size()> sizes{1, 1, 1, 1, 1, 1};
   int64_t size(std::string_view axis) const;
   int64_t devices() const;
   // Ranks that see rows of their own: all axes but context and tensor.

@@ -203,6 +203,19 @@ std::vector<Row> maxtext_rows() {
       integer("ici_tensor_parallelism", 1, 65536,
               "ranks that share heads and mlp of a layer, and the tokens between; -1: what is left")
           .or_minus_one(),
+      integer("ici_pipeline_parallelism", 1, 65536,
+              "stages, each with a part of the layers; -1: what is left")
+          .or_minus_one(),
+      integer(
+          "num_layers_per_pipeline_stage", 1, 65536,
+          "layers that a stage runs on a microbatch before it sends it on, with pipeline_schedule=circular"),
+      integer("num_pipeline_repeats", 1, 65536,
+              "times that a microbatch goes round the stages; -1: layers / (stages x "
+              "num_layers_per_pipeline_stage)")
+          .or_minus_one(),
+      integer("num_pipeline_microbatches", 1, 65536,
+              "parts of the rows of the ranks of a pipeline; a multiple of its stages; -1: as many as stages")
+          .or_minus_one(),
       text("compile_xla_flags",
            "of 'lignum compile': flags of XLA, --xla_tpu_scoped_vmem_limit_kib=65472, say"),
       text("compile_topology", "compile for it ahead of time: tpu7x-8 (devices) or tpu7x:2x2x1 (chips)"),
@@ -252,6 +265,11 @@ std::vector<Row> own_rows() {
       integer("ranks", 1, 65536, "ranks of a native run; -1: what the mesh asks for")
           .or_minus_one()
           .ours("-1"),
+      text("pipeline_schedule",
+           "circular: stages take num_layers_per_pipeline_stage layers in turn, until none is left, as in "
+           "MaxText; gpipe: a stage has its layers in one piece")
+          .of({"circular", "gpipe"})
+          .ours("circular"),
       text("tokenizer_pattern", "how texts are cut for a tiktoken rank file, and its special tokens")
           .of({"llama3", "gpt2", "cl100k", "o200k"})
           .ours("llama3"),

@@ -30,12 +30,13 @@ struct Loops {
   int64_t iteration[kMax] = {};
   int64_t row[kMax] = {};
   int64_t trip[kMax] = {};
+  int64_t first[kMax] = {};  // the row of all layers that row 0 of a guarded loop is
 
   // The layer that a node stands for (ir::Tag); -1: none.
   int64_t layer(const ir::Tag& tag) const {
     if (tag.layer_end == 0 || depth == 0) return -1;
     const int64_t step = (tag.layer_end - tag.layer_begin) / trip[depth - 1];
-    return tag.layer_begin + row[depth - 1] * step;
+    return tag.layer_begin + (first[depth - 1] + row[depth - 1]) * step;
   }
 };
 
@@ -49,7 +50,7 @@ struct Instruction {
   const ops::Op* op = nullptr;
   std::unique_ptr<ops::NodeSite> site;
   std::vector<Place> in, out;
-  Place workspace;
+  Place workspace, guard;  // guard: of a guarded scan
   bool has_workspace = false;
   std::vector<const void*> in_pointers;
   std::vector<void*> out_pointers;
@@ -152,6 +153,7 @@ struct Executor::Impl final : ops::Collectives {
         ins.kind = Instruction::Kind::scan;
         ins.body = prepare(s.bodies.at(ins.slot->node), layout.bodies.at(ins.slot->node),
                            ir::scan_of(*ins.node), layout.before.at(ins.slot->node));
+        if (ins.body->scan.guarded) ins.guard = layout.places.at(ins.node->inputs.back());
         continue;
       }
       if (ins.node->kind == "await") {
@@ -262,7 +264,7 @@ struct Executor::Impl final : ops::Collectives {
   Status run_slot(const Block& block, Instruction& ins, Loops& loops) {
     switch (ins.kind) {
       case Instruction::Kind::scan:
-        return run_scan(*ins.body, loops);
+        return run_scan(ins, loops);
       case Instruction::Kind::await: {
         event = trace != nullptr ? trace->next() : nullptr;
         const int64_t begin = event != nullptr ? now_ns() : 0;
@@ -283,12 +285,17 @@ struct Executor::Impl final : ops::Collectives {
     }
   }
 
-  Status run_scan(Block& block, Loops& loops) {
+  Status run_scan(Instruction& ins, Loops& loops) {
+    Block& block = *ins.body;
     copy(block.before, loops);
+    int32_t part = 0;
+    if (block.scan.guarded) std::memcpy(&part, at(ins.guard, loops), sizeof part);
+    if (part < 0) return {};
     LIGNUM_CHECK(loops.depth < Loops::kMax, "loops {} deep", loops.depth);
     const int d = loops.depth++;
     const int64_t trip = block.scan.trip;
     loops.trip[d] = trip;
+    loops.first[d] = part * trip;
     const auto set = [&](int64_t i) {
       loops.iteration[d] = i;
       loops.row[d] = block.scan.reversed ? trip - 1 - i : i;

@@ -29,13 +29,16 @@ std::string_view role_name(Role role) {
 Scan scan_of(const Node& node) {
   LIGNUM_CHECK(node.kind == "scan", "kind {}", node.kind);
   const Attrs& a = node.attrs;
-  return {a.get<int64_t>("trip"),   a.get<bool>("reversed"),     a.get<int64_t>("carry"),
-          a.get<int64_t>("sliced"), a.get<int64_t>("invariant"), a.get<int64_t>("stacked")};
+  return {a.get<int64_t>("trip"),          a.get<bool>("reversed"),     a.get<int64_t>("carry"),
+          a.get<int64_t>("sliced"),        a.get<int64_t>("invariant"), a.get<int64_t>("stacked"),
+          a.get_or<bool>("guarded", false)};
 }
 
 Attrs scan_attrs(const Scan& s) {
-  return {{"trip", s.trip},     {"reversed", s.reversed},   {"carry", s.carry},
-          {"sliced", s.sliced}, {"invariant", s.invariant}, {"stacked", s.stacked}};
+  Attrs attrs = {{"trip", s.trip},     {"reversed", s.reversed},   {"carry", s.carry},
+                 {"sliced", s.sliced}, {"invariant", s.invariant}, {"stacked", s.stacked}};
+  if (s.guarded) attrs.set("guarded", true);
+  return attrs;
 }
 
 std::string print_identity(const Node& node);  // text.cc
@@ -151,6 +154,8 @@ Status verify_structure(const Graph& graph) {
           id, s.trip, s.carry, s.sliced, s.invariant, s.stacked, n.inputs.size(), b.params().size(),
           b.outputs().size(), n.types.size());
     }
+    if (s.guarded && (s.invariant == 0 || !(graph.type(n.inputs.back()) == Type{DType::i32, {}, {}})))
+      return internal_error("%{} = scan: guarded, and its last invariant is no i32 scalar", id);
     if (b.stage != graph.stage) return internal_error("%{} = scan: body of another stage", id);
     const auto stacked_type = [&](Type t) {
       t.dims.insert(t.dims.begin(), s.trip);

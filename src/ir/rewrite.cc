@@ -121,7 +121,8 @@ Graph prune_body(const Graph& from, const std::vector<bool>& keep_output, bool k
       if (copy.kind == "param") {
         const int64_t i = p++;
         const bool is_carry = i < s.carry, is_sliced = !is_carry && i < s.carry + s.sliced;
-        if (!is_carry && !live[static_cast<size_t>(b)]) continue;
+        const bool guard = s.guarded && p == static_cast<int64_t>(n.inputs.size());
+        if (!is_carry && !guard && !live[static_cast<size_t>(b)]) continue;
         small.node.inputs.push_back(n.inputs[static_cast<size_t>(i)]);
         if (is_sliced) ++sliced;
         if (!is_carry && !is_sliced) ++invariant;

@@ -30,7 +30,8 @@ std::vector<Tensor> run_scan(const ir::Node& node, const std::vector<Tensor>& in
     stacks.back()->dims = node.types[k].dims;
     stacks.back()->data.resize(static_cast<size_t>(node.types[k].elements()));
   }
-  for (int64_t step = 0; step < scan.trip; ++step) {
+  const bool skipped = scan.guarded && in.back()->data[0] < 0;
+  for (int64_t step = 0; step < scan.trip && !skipped; ++step) {
     const int64_t i = scan.reversed ? scan.trip - 1 - step : step;
     std::vector<Tensor> inner = state;
     for (size_t s = carry; s < carry + sliced; ++s) inner.push_back(row_of(*in[s], i));

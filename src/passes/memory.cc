@@ -288,8 +288,8 @@ class Frame {
       const bool shares =
           merged_.contains(v) ||
           std::any_of(merged_.begin(), merged_.end(), [&](const auto& m) { return owner(m.first) == v; });
-      if (over_.contains(o) || is_param(v) || g_.node(v).kind == "scan" || shares || stacked_.contains(v) ||
-          shift_of(v.node) > 0)
+      const bool carry = g_.node(v).kind == "scan" && v.index < ir::scan_of(g_.node(v)).carry;
+      if (over_.contains(o) || is_param(v) || carry || shares || stacked_.contains(v) || shift_of(v.node) > 0)
         continue;
       stacked_[v] = o;
     }

@@ -7,6 +7,7 @@
 
 #include "ops/op.h"
 #include "ops/rules.h"
+#include "passes/tick_loop.h"
 
 namespace lignum::passes {
 namespace {
@@ -20,7 +21,10 @@ using Axes = std::vector<std::string>;
 
 // The tokens of a row. Between a layer's blocks ranks of a tensor axis hold a part of them each; ranks of the
 // context axis do so everywhere.
-constexpr std::string_view kTokens = "activation_length", kContext = "context";
+constexpr std::string_view kTokens = "activation_length";
+// Inside a pipeline's loops: an axis of no ranks, which cuts the rows that the stages share into
+// microbatches. What is open over it is summed over ticks.
+const std::string kMicrobatch = "microbatch";
 
 bool contains(const Axes& axes, const std::string& axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
@@ -35,22 +39,38 @@ struct Local {
   // An unnamed constant: made again in whatever shape its reader's other operands have.
   const Node* fluid = nullptr;
   bool maximum = false;  // of what is partial: the largest is taken, not the sum
+  bool ticked = false;   // stacked by a pipeline's ticks: [ticks, layers of a tick, ...]
 };
+
+// The rules inside a pipeline's loops, where a stage works on a microbatch of the rows that all share.
+AxisRules stage_rules(const AxisRules& rules) {
+  AxisRules out = rules;
+  for (auto& [name, axes] : out) std::replace(axes.begin(), axes.end(), std::string(kStageAxis), kMicrobatch);
+  return out;
+}
 
 class Partitioner {
  public:
-  Partitioner(const Mesh& mesh, const AxisRules& rules)
-      : mesh_(mesh), rules_(rules), tokens_(mesh.tokens()) {}
+  Partitioner(const Mesh& mesh, const Pipeline& pipeline, const AxisRules& rules)
+      : mesh_(mesh),
+        pipeline_(pipeline),
+        rules_(rules),
+        stage_rules_(stage_rules(rules)),
+        tokens_(mesh.tokens()) {
+    if (pipeline.stages > 1) mesh_.axes.push_back({kMicrobatch, pipeline.microbatches});
+  }
 
   Sharding by_names(const Type& type) const {
     Sharding s;
     s.dims.resize(type.dims.size());
     Axes used;
     for (size_t d = 0; d < type.names.size(); ++d) {
-      const auto rule = rules_.find(type.names[d]);
-      if (rule == rules_.end()) continue;
+      const AxisRules& rules = in_stage_ ? stage_rules_ : rules_;
+      const auto rule = rules.find(type.names[d]);
+      if (rule == rules.end()) continue;
       for (const std::string& axis : rule->second) {
         if (mesh_.size(axis) == 1 || contains(used, axis)) continue;
+        if (type.names[d] == "layers" && !pipeline_.cuts(type.dims[d])) continue;
         s.dims[d].push_back(axis);
         used.push_back(axis);
       }
@@ -59,9 +79,9 @@ class Partitioner {
   }
 
   // Fills `to` with the local form of `from`, whose params lie as given; outputs may be forced to lie as
-  // wanted. Returns how the outputs lie.
-  Result<std::vector<Sharding>> graph(const Graph& from, const std::vector<Sharding>& params,
-                                      const std::vector<std::optional<Sharding>>& wanted, Graph& to) {
+  // wanted. Returns the outputs.
+  Result<std::vector<Local>> graph(const Graph& from, const std::vector<Sharding>& params,
+                                   const std::vector<std::optional<Sharding>>& wanted, Graph& to) {
     to.name = from.name;
     to.stage = ir::Stage::local;
     std::map<Value, Local> map;
@@ -85,7 +105,7 @@ class Partitioner {
         LIGNUM_RETURN_IF_ERROR(op(from, id, b, map));
       }
     }
-    std::vector<Sharding> outputs;
+    std::vector<Local> outputs;
     b.tag = {};
     for (size_t i = 0; i < from.outputs().size(); ++i) {
       const ir::Output& o = from.outputs()[i];
@@ -97,7 +117,7 @@ class Partitioner {
         LIGNUM_ASSIGN_OR_RETURN(out, relaid(from.type(o.value), l, *wanted[i], b, "output " + o.name));
       }
       to.output(o.name, out.value, o.alias);
-      outputs.push_back(out.sharding);
+      outputs.push_back(std::move(out));
     }
     gathers_ = outer_gathers;
     return outputs;
@@ -108,7 +128,13 @@ class Partitioner {
   // others.
   Local& resolved(const Graph& from, Value v, ops::Builder& b, std::map<Value, Local>& map) {
     Local& l = map.at(v);
-    if (l.partial.empty()) return l;
+    LIGNUM_CHECK(!l.ticked, "{} is kept a tick: the loop over layers that goes back alone reads it",
+                 from.node(v).tag.path);
+    Axes left = l.partial;
+    const bool by_tick = std::erase(left, kMicrobatch) > 0;
+    // A scale that is found from a microbatch is its own.
+    if (by_tick && l.maximum) std::erase(l.partial, kMicrobatch);
+    if (left.empty()) return l;
     const ir::Tag tag = b.tag;
     const int32_t origin = b.origin;
     b.tag = from.node(v).tag;
@@ -124,7 +150,6 @@ class Partitioner {
       l.value = b.add("await", {b.add(kind, {l.narrow.valid() ? l.narrow : l.value}, std::move(attrs))});
       l.narrow = {};
     };
-    Axes left = l.partial;
     for (size_t d = 0; d < target.dims.size() && !l.maximum; ++d) {
       // Outermost first: an axis may cut further what those before it have cut.
       Axes& have = l.sharding.dims[d];
@@ -140,6 +165,7 @@ class Partitioner {
     }
     for (const std::string& axis : left) reduce("all_reduce", axis, std::nullopt);
     l.partial.clear();
+    if (by_tick && !l.maximum) l.partial = {kMicrobatch};
     if (!from.type(v).names.empty()) b.graph().set_names(l.value, from.type(v).names);
     b.tag = tag;
     b.origin = origin;
@@ -159,6 +185,7 @@ class Partitioner {
       // Innermost first: what remains is then a prefix of the axes.
       while (!out.sharding.dims[d].empty() && out.sharding.dims[d] != to.dims[d]) {
         const std::string axis = out.sharding.dims[d].back();
+        if (axis == kMicrobatch) return internal_error("{}: needs the rows of all microbatches", who);
         out.sharding.dims[d].pop_back();
         const int64_t size = local_dims({global.dims[d]}, {{out.sharding.dims[d]}}, mesh_)[0];
         Value& gathered = gathers_[{out.value, axis, d}];
@@ -212,6 +239,10 @@ class Partitioner {
     }
     std::vector<Local> in;
     for (const Value v : n.inputs) in.push_back(partial.empty() ? resolved(from, v, b, map) : map.at(v));
+    for (const Local& l : in)
+      if (partial.empty() && !l.partial.empty())
+        return internal_error("{} ({}) reads a sum over the rows of several microbatches", n.kind,
+                              n.tag.path);
 
     const std::vector<Axes> factors = assign(n, rule, site.site, in);
     Values inputs;
@@ -278,7 +309,7 @@ class Partitioner {
     // which weights are stored as with fsdp, and gathered for use.
     std::set<std::string> asked;
     const auto yields = [&](size_t i, size_t d, const std::string& axis) {
-      return ops::name_of(site.in[i], static_cast<int64_t>(d)) == kTokens && axis != kContext &&
+      return ops::name_of(site.in[i], static_cast<int64_t>(d)) == kTokens && axis != kContextAxis &&
              asked.contains(axis);
     };
     for (size_t i = 0; i < in.size(); ++i)
@@ -293,7 +324,7 @@ class Partitioner {
           if (rule.in[i][d] != f) continue;
           Axes here;
           for (const std::string& axis : in[i].sharding.dims[d])
-            if (!taken.contains(axis) && !yields(i, d, axis) && (f != rule.placed || axis == kContext))
+            if (!taken.contains(axis) && !yields(i, d, axis) && (f != rule.placed || axis == kContextAxis))
               here.push_back(axis);
           if (!axes) {
             axes = here;
@@ -350,29 +381,37 @@ class Partitioner {
 
   Status scan(const Graph& from, int32_t id, ops::Builder& b, std::map<Value, Local>& map) {
     const Node& n = from.node(id);
-    const Scan s = ir::scan_of(n);
+    Scan s = ir::scan_of(n);
+    if (!in_stage_ && s.carry > 0 && cut_stack(n, s, map)) return staged_scan(from, id, b, map);
     std::vector<Local> in;
     for (const Value v : n.inputs) in.push_back(resolved(from, v, b, map));
     std::vector<Sharding> params;
+    Axes rows;  // a loop over layers that keep to themselves (an update): each stage runs its own
     for (size_t i = 0; i < in.size(); ++i) {
       Sharding p = in[i].sharding;
       const bool sliced = static_cast<int64_t>(i) >= s.carry && static_cast<int64_t>(i) < s.carry + s.sliced;
       if (sliced) {
-        if (!p.dims[0].empty())
-          return internal_error("scan input {}: the dim that is sliced is sharded over {}", i, p.dims[0][0]);
+        if (i > static_cast<size_t>(s.carry) && p.dims[0] != rows)
+          return internal_error("scan input {}: the dim that is sliced is sharded, others' is not", i);
+        rows = p.dims[0];
+        if (!rows.empty() && s.carry > 0)
+          return internal_error("scan input {}: the dim that is sliced is sharded over {}", i, rows[0]);
         p.dims.erase(p.dims.begin());
       }
       params.push_back(std::move(p));
     }
     std::vector<std::optional<Sharding>> wanted(params.begin(), params.begin() + s.carry);
     auto body = std::make_shared<Graph>();
-    LIGNUM_ASSIGN_OR_RETURN(const std::vector<Sharding> outputs, graph(*n.body, params, wanted, *body));
+    LIGNUM_ASSIGN_OR_RETURN(const std::vector<Local> outputs, graph(*n.body, params, wanted, *body));
     Node made = n;
+    s.trip = local_dims({s.trip}, {{rows}}, mesh_)[0];
+    made.attrs = ir::scan_attrs(s);
     made.inputs.clear();
     for (const Local& l : in) made.inputs.push_back(l.value);
     for (size_t r = 0; r < outputs.size(); ++r) {
-      Sharding o = outputs[r];
-      if (static_cast<int64_t>(r) >= s.carry) o.dims.insert(o.dims.begin(), Axes{});
+      LIGNUM_CHECK(outputs[r].partial.empty(), "{} stays open", n.body->outputs()[r].name);
+      Sharding o = outputs[r].sharding;
+      if (static_cast<int64_t>(r) >= s.carry) o.dims.insert(o.dims.begin(), rows);
       made.types[r].dims = local_dims(made.types[r].dims, o, mesh_);
       map[{id, static_cast<int32_t>(r)}] = {{}, std::move(o), {}};
     }
@@ -383,9 +422,79 @@ class Partitioner {
     return {};
   }
 
-  const Mesh& mesh_;
+  // Whether the loop slices what the stages share, or what another loop over ticks keeps.
+  static bool cut_stack(const Node& n, const Scan& s, const std::map<Value, Local>& map) {
+    return std::any_of(n.inputs.begin() + s.carry, n.inputs.begin() + s.carry + s.sliced, [&](Value v) {
+      const Local& l = map.at(v);
+      return l.ticked || contains(l.sharding.dims[0], std::string(kStageAxis));
+    });
+  }
+
+  // A loop over layers as one over ticks.
+  Status staged_scan(const Graph& from, int32_t id, ops::Builder& b, std::map<Value, Local>& map) {
+    const Node& n = from.node(id);
+    const Scan s = ir::scan_of(n);
+    const std::string axis(kStageAxis);
+    StageLoop loop;
+    loop.scan = n;
+    std::vector<Sharding> params;
+    for (size_t i = 0; i < n.inputs.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      const bool sliced = at >= s.carry && at < s.carry + s.sliced;
+      const bool ticked = map.at(n.inputs[i]).ticked;
+      Local l = ticked ? map.at(n.inputs[i]) : resolved(from, n.inputs[i], b, map);
+      const Type& type = from.type(n.inputs[i]);
+      const bool batched = !sliced && contains(l.sharding.dims.empty() ? Axes{} : l.sharding.dims[0], axis);
+      if (at < s.carry && !batched)
+        return internal_error("{}: carry {} has no rows that the stages share", n.tag.path, at);
+      if (batched) {
+        Sharding whole = l.sharding;
+        std::erase(whole.dims[0], axis);
+        LIGNUM_ASSIGN_OR_RETURN(l, relaid(type, l, whole, b, n.tag.path));
+        whole.dims[0].push_back(kMicrobatch);
+        params.push_back(std::move(whole));
+      } else {
+        params.push_back(l.sharding);
+        if (sliced) params.back().dims.erase(params.back().dims.begin());
+      }
+      loop.inputs.push_back(l.value);
+      loop.batched.push_back(batched && at >= s.carry);
+      loop.ticked.push_back(ticked);
+      loop.whole.push_back(sliced && !ticked && l.sharding.dims[0].empty());
+    }
+    const std::vector<std::optional<Sharding>> wanted(params.begin(), params.begin() + s.carry);
+    auto body = std::make_shared<Graph>();
+    in_stage_ = true;
+    Result<std::vector<Local>> outputs = graph(*n.body, params, wanted, *body);
+    in_stage_ = false;
+    if (!outputs.ok()) return outputs.status();
+    loop.body = std::move(body);
+    for (const Local& o : *outputs) loop.summed.push_back(!o.partial.empty());
+    b.tag = n.tag;
+    b.origin = n.origin;
+    const std::vector<Value> made = add_tick_loop(b, loop, pipeline_);
+    for (size_t r = 0; r < made.size(); ++r) {
+      Local l{made[r], (*outputs)[r].sharding, {}};
+      if (static_cast<int64_t>(r) < s.carry) {
+        // All rows on one stage, zeros on the others: a sum that is open.
+        std::erase(l.sharding.dims[0], kMicrobatch);
+        l.partial = {axis};
+      } else {
+        l.ticked = !loop.summed[r];
+        l.sharding.dims.insert(l.sharding.dims.begin(), loop.summed[r] ? Axes{axis} : Axes{});
+      }
+      if (!l.ticked && !n.types[r].names.empty()) b.graph().set_names(l.value, n.types[r].names);
+      map[{id, static_cast<int32_t>(r)}] = std::move(l);
+    }
+    return {};
+  }
+
+  Mesh mesh_;
+  const Pipeline& pipeline_;
   const AxisRules& rules_;
+  const AxisRules stage_rules_;
   const ops::TokenAxis tokens_;
+  bool in_stage_ = false;  // in the body of a pipeline's loop
   // What the graph being filled has gathered already, by (local value, axis, dim): a weight that recompute
   // and gradient both read is gathered once, under its first reader's tag. Not across a loop: it would be
   // held all along it.
@@ -394,103 +503,12 @@ class Partitioner {
 
 }  // namespace
 
-int64_t Mesh::ranks() const {
-  int64_t n = 1;
-  for (const MeshAxis& a : axes) n *= a.size;
-  return n;
-}
-
-int64_t Mesh::size(std::string_view axis) const {
-  for (const MeshAxis& a : axes)
-    if (a.name == axis) return a.size;
-  return 1;
-}
-
-int64_t Mesh::coordinate(int64_t rank, std::string_view axis) const {
-  int64_t stride = ranks();
-  for (const MeshAxis& a : axes) {
-    stride /= a.size;
-    if (a.name == axis) return rank / stride % a.size;
-  }
-  return 0;
-}
-
-ops::TokenAxis Mesh::tokens() const {
-  const int64_t group = size(kContext);
-  return {std::string(kContext), group, balanced && group > 1, ring && group > 1};
-}
-
-std::vector<std::vector<int64_t>> Mesh::groups(std::string_view axis) const {
-  int64_t stride = ranks(), size = 1;
-  for (const MeshAxis& a : axes) {
-    stride /= a.size;
-    if (a.name == axis) {
-      size = a.size;
-      break;
-    }
-  }
-  if (size == 1) stride = 1;
-  std::vector<std::vector<int64_t>> out;
-  for (int64_t r = 0; r < ranks(); ++r) {
-    if (size > 1 && r / stride % size != 0) continue;
-    out.emplace_back();
-    for (int64_t k = 0; k < size; ++k) out.back().push_back(r + k * stride);
-  }
-  return out;
-}
-
-const AxisRules& default_axis_rules() {
-  static const AxisRules rules = {{"activation_batch", {"data", "fsdp", "fsdp_transpose"}},
-                                  {"activation_length", {"context", "tensor"}},
-                                  {"activation_attn_length", {"context"}},
-                                  {"embed", {"fsdp", "context"}},
-                                  {"q_heads", {"tensor", "fsdp_transpose"}},
-                                  {"kv_heads", {"tensor", "fsdp_transpose"}},
-                                  {"mlp", {"tensor", "fsdp_transpose"}},
-                                  {"vocab", {"tensor", "fsdp_transpose"}}};
-  return rules;
-}
-
-std::vector<int64_t> local_dims(const std::vector<int64_t>& dims, const Sharding& sharding,
-                                const Mesh& mesh) {
-  std::vector<int64_t> out = dims;
-  for (size_t d = 0; d < sharding.dims.size(); ++d)
-    for (const std::string& axis : sharding.dims[d])
-      out[d] = (out[d] + mesh.size(axis) - 1) / mesh.size(axis);
-  return out;
-}
-
-Range shard_range(int64_t size, const std::vector<std::string>& axes, const Mesh& mesh, int64_t rank) {
-  Range r{0, size};
-  for (const std::string& axis : axes) {
-    const int64_t part = (r.end - r.begin + mesh.size(axis) - 1) / mesh.size(axis);
-    const int64_t begin = std::min(r.end, r.begin + part * mesh.coordinate(rank, axis));
-    r = {begin, std::min(r.end, begin + part)};
-  }
-  return r;
-}
-
-std::vector<Range> token_ranges(int64_t size, const std::vector<std::string>& axes, const Mesh& mesh,
-                                int64_t rank) {
-  const ops::TokenAxis tokens = mesh.tokens();
-  if (!tokens.balanced || axes.empty() || axes[0] != tokens.axis)
-    return {shard_range(size, axes, mesh, rank)};
-  // The part that the other axes cut out of the two pieces, seen as one.
-  const int64_t length = size / (tokens.group * tokens.pieces());
-  const Range part = shard_range(tokens.pieces() * length, {axes.begin() + 1, axes.end()}, mesh, rank);
-  std::vector<Range> ranges;
-  int64_t before = 0;
-  for (const int64_t start : tokens.starts(mesh.coordinate(rank, tokens.axis), size)) {
-    const int64_t begin = std::max(part.begin, before), end = std::min(part.end, before + length);
-    if (begin < end) ranges.push_back({start + begin - before, start + end - before});
-    before += length;
-  }
-  return ranges;
-}
-
-Result<Partitioned> partition(const Graph& global, const Mesh& mesh, const AxisRules& rules) {
+Result<Partitioned> partition(const Graph& global, const Mesh& mesh, const Pipeline& pipeline,
+                              const AxisRules& rules) {
   LIGNUM_CHECK(global.stage == ir::Stage::global, "partition takes a global graph");
-  Partitioner p(mesh, rules);
+  LIGNUM_CHECK(pipeline.stages == mesh.size(kStageAxis), "a pipeline of {} stages on {} ranks",
+               pipeline.stages, mesh.size(kStageAxis));
+  Partitioner p(mesh, pipeline, rules);
   Partitioned out;
   std::vector<std::optional<Sharding>> wanted;
   for (int64_t i = 0; i < static_cast<int64_t>(global.params().size()); ++i) {
@@ -509,7 +527,16 @@ Result<Partitioned> partition(const Graph& global, const Mesh& mesh, const AxisR
   for (const ir::Output& o : global.outputs())
     wanted.push_back(o.alias < 0 ? std::nullopt
                                  : std::optional<Sharding>(out.params[static_cast<size_t>(o.alias)]));
-  LIGNUM_ASSIGN_OR_RETURN(out.outputs, p.graph(global, out.params, wanted, out.graph));
+  LIGNUM_ASSIGN_OR_RETURN(const std::vector<Local> outputs, p.graph(global, out.params, wanted, out.graph));
+  for (const Local& o : outputs) out.outputs.push_back(o.sharding);
+  const auto deal = [&](const Type& type, Sharding& s) {
+    if (!s.dims.empty() && s.dims[0] == Axes{std::string(kStageAxis)} && ops::name_of(type, 0) == "layers")
+      s.rounds = pipeline.repeats;
+  };
+  for (size_t i = 0; i < out.params.size(); ++i)
+    deal(global.type(global.param_value(static_cast<int64_t>(i))), out.params[i]);
+  for (size_t i = 0; i < out.outputs.size(); ++i)
+    deal(global.type(global.outputs()[i].value), out.outputs[i]);
   out.graph = ir::prune(out.graph);  // wide forms of sums that travelled narrow
   LIGNUM_RETURN_IF_ERROR(ops::verify(out.graph));
   return out;

@@ -8,8 +8,12 @@
 
 #include "ir/graph.h"
 #include "ops/op.h"
+#include "passes/pipeline.h"
 
 namespace lignum::passes {
+
+// The mesh axis whose ranks have parts of a row's tokens.
+inline constexpr std::string_view kContextAxis = "context";
 
 // The axes in order, the last fastest: rank = ((c0 * size1) + c1) * size2 + c2 ... Axes of size 1 may be left
 // out.
@@ -35,8 +39,11 @@ const AxisRules& default_axis_rules();
 
 // How a tensor lies on the mesh: for each dim the mesh axes that shard it, outermost first. A dim is cut into
 // equal parts, rounded up: the last ranks may hold padding, which no rank reads.
+// rounds > 1 (of a param): dim 0 is dealt in that many rounds. It is then seen as [rounds, size / rounds], of
+// which the second is cut.
 struct Sharding {
   std::vector<std::vector<std::string>> dims;
+  int64_t rounds = 1;
   friend bool operator==(const Sharding&, const Sharding&) = default;
 };
 std::vector<int64_t> local_dims(const std::vector<int64_t>& dims, const Sharding& sharding, const Mesh& mesh);
@@ -60,7 +67,12 @@ struct Partitioned {
 // (a weight's gradient over the batch) is finished where it is first read: reduce-scattered to the sharding
 // that its names ask for, all-reduced over what remains. An error names the op when a rule cannot be met (a
 // batch that ranks do not divide).
-Result<Partitioned> partition(const ir::Graph& global, const Mesh& mesh,
+//
+// Loops over layers whose stacks the axis "pipeline" cuts become loops over ticks: in a tick each stage runs
+// its layers on one microbatch (passes/pipeline.h). What the forward loop keeps for the backward one is kept
+// by tick; gradients are summed over microbatches in f32 from zero, ascending, as accumulate does. Outside of
+// these loops the stages have rows of their own. A loop that the stages do not divide runs outside.
+Result<Partitioned> partition(const ir::Graph& global, const Mesh& mesh, const Pipeline& pipeline = {},
                               const AxisRules& rules = default_axis_rules());
 
 }  // namespace lignum::passes

@@ -140,11 +140,14 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
   }
   if (c.pass == "partition") {
     Mesh mesh;
-    for (const char* axis : {"data", "fsdp", "fsdp_transpose", "context", "tensor"})
+    for (const char* axis : {"data", "pipeline", "fsdp", "fsdp_transpose", "context", "tensor"})
       mesh.axes.push_back({axis, c.number(axis, 1)});
     mesh.balanced = c.number("balanced", 0) != 0;
     mesh.ring = c.number("ring", 0) != 0;
-    LIGNUM_ASSIGN_OR_RETURN(const Partitioned p, partition(g, mesh));
+    const Pipeline pipeline{mesh.size("pipeline"), c.number("microbatches", mesh.size("pipeline")),
+                            c.number("repeats", 1)};
+    const ir::Graph step = c.number("autodiff", 0) != 0 ? remat(autodiff(g), {}) : g;
+    LIGNUM_ASSIGN_OR_RETURN(const Partitioned p, partition(step, mesh, pipeline));
     return ir::print(p.graph);
   }
   if (c.pass == "hoist") {

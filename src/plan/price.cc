@@ -22,6 +22,7 @@ struct Timed {
   double seconds = 0;
   size_t node = 0;                                       // of Price::nodes (not scans)
   bool gather = false;                                   // starts: of weights or activations, not a sum
+  bool serial = false;                                   // starts: the next tick of a pipeline waits for it
   size_t started = 0;                                    // awaits: the start's place in the block
   Engines::Queue queue = Engines::Queue::communication;  // starts, and awaits of them
   std::vector<uint64_t> tickets;                         // starts: one an iteration
@@ -46,6 +47,7 @@ class Pricer {
   Result<Price> run(const Scheduled& step) {
     LIGNUM_ASSIGN_OR_RETURN(dispatch_, spec_.dispatch_seconds(options_.threads));
     price_.ranks = mesh_.ranks();
+    price_.pipeline = options_.pipeline;
     const passes::Layout* layout = spec_.is_cpu() && options_.memory ? &options_.memory->layout : nullptr;
     LIGNUM_ASSIGN_OR_RETURN(const auto top, prepare(step, {}, layout));
     if (layout != nullptr) {
@@ -136,7 +138,9 @@ class Pricer {
       const ops::Cost cost = ops::get_op(node.kind).cost(site.site);
       if (slot.engine == passes::Engine::communication) {
         timed.kind = Timed::Kind::start;
-        timed.gather = cost.flops <= 0;
+        timed.serial =
+            node.kind == "collective_permute" && node.attrs.get<std::string>("axis") == passes::kStageAxis;
+        timed.gather = cost.flops <= 0 && !timed.serial;
         LIGNUM_ASSIGN_OR_RETURN(timed.seconds, collective_seconds(node, site.site));
         n.bytes = cost.wire;
         n.bound = timed.seconds > 0 ? hw::Bound::link : hw::Bound::none;
@@ -288,7 +292,7 @@ class Pricer {
 
   // Seconds of one run of the block; `times`: how often it runs in the step.
   double overlap_block(const Block& block, int64_t times, double hidden_share) {
-    double compute = 0, collectives = 0, gathers = 0, transfers = 0, inside = 0;
+    double compute = 0, collectives = 0, serial = 0, gathers = 0, transfers = 0, inside = 0;
     for (const Timed& timed : block.slots) {
       if (timed.kind == Timed::Kind::scan) {
         const Block& body = *block.bodies[timed.body];
@@ -300,15 +304,15 @@ class Pricer {
       if (timed.kind == Timed::Kind::op) compute += timed.seconds;
       if (timed.kind == Timed::Kind::start && timed.queue == Engines::Queue::copy) transfers += timed.seconds;
       if (timed.kind == Timed::Kind::start && timed.queue == Engines::Queue::communication) {
-        collectives += timed.seconds;
+        (timed.serial ? serial : collectives) += timed.seconds;
         if (timed.gather) gathers += timed.seconds;
       }
     }
     price_.compute_seconds += compute * static_cast<double>(times);
-    price_.communication_seconds += collectives * static_cast<double>(times);
+    price_.communication_seconds += (collectives + serial) * static_cast<double>(times);
     price_.copy_seconds += transfers * static_cast<double>(times);
     if (gathers > 0 && times > 1 && !first_gather_) first_gather_ = gathers;
-    return inside + std::max({compute, hidden_share * collectives, transfers}) +
+    return inside + serial + std::max({compute, hidden_share * collectives, transfers}) +
            (1 - hidden_share) * collectives;
   }
 
@@ -387,6 +391,7 @@ Result<Price> price(const Program& program, const ProgramOptions& made_with, con
   if (made_with.outputs == Outputs::loss) options.model_flops /= 3;
   options.tokens = micro_steps * static_cast<double>(shape.batch * shape.sequence);
   options.operands = shape.dtype;
+  options.pipeline = made_with.pipeline;
   return price(program.scheduled, made_with.mesh, spec, options);
 }
 

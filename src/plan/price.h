@@ -41,6 +41,7 @@ struct PriceOptions {
   double model_flops = 0;  // models::training_flops
   double tokens = 0;
   DType operands = DType::f32;  // of the matmuls: whose peak MFU is measured by
+  passes::Pipeline pipeline;    // goes into the price as it is
 };
 
 // One slot of the schedule, by its SCHEDULED id (joins with the trace). Copies that a loop makes for itself
@@ -80,6 +81,7 @@ struct Price {
   std::optional<double> model_flop_rate;    // all ranks, FLOP/s
   // Model FLOPs over the peak of all devices. Absent without model_flops or without a peak for the operands.
   std::optional<double> mfu;
+  passes::Pipeline pipeline;  // an idle tick lasts as long as another: the step's time has the bubble in it
 };
 
 // Errors: a CPU specification that was not measured with that many threads or ranks, or that has measured no

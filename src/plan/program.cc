@@ -67,6 +67,89 @@ Status check_context_parallelism(const config::Config& c, const passes::Mesh& me
       axis.balanced ? ", or context_parallel_load_balance=false" : "");
 }
 
+// Stages of whole layers, and the rows that they share in whole microbatches. `rows`: of one micro-step.
+Result<passes::Pipeline> read_pipeline(const config::Config& c, const config::ModelConfig& m,
+                                       const config::Mesh& mesh, int64_t rows,
+                                       std::vector<std::string>& notes) {
+  passes::Pipeline p;
+  p.stages = mesh.size("pipeline");
+  const bool circular = c.text("pipeline_schedule") == "circular";
+  const int64_t each = c.integer("num_layers_per_pipeline_stage"), wanted = c.integer("num_pipeline_repeats"),
+                given = c.integer("num_pipeline_microbatches");
+  if (p.stages == 1) {
+    for (const char* key : {"num_layers_per_pipeline_stage", "num_pipeline_repeats",
+                            "num_pipeline_microbatches", "pipeline_schedule"})
+      if (c.is_set(key))
+        notes.push_back(
+            fmt::format("{}={}: no effect with ici_pipeline_parallelism=1", key, c.value_text(key)));
+    return p;
+  }
+  // Layers that differ stand in one body and are never parted.
+  const std::vector<models::LayerRange> ranges = models::layer_ranges(m);
+  const models::LayerRange& main =
+      *std::max_element(ranges.begin(), ranges.end(),
+                        [](const auto& a, const auto& b) { return a.period * a.trip < b.period * b.trip; });
+  const int64_t layers = main.period * main.trip;
+  const std::string of = fmt::format("ici_pipeline_parallelism={}", p.stages);
+  const std::string unit =
+      main.period == 1 ? "" : fmt::format(" in groups of {} (their pattern)", main.period);
+  if (main.trip % p.stages != 0)
+    return user_error("{}: {} layers{} cannot be cut into {} equal stages; use a divisor of {}", of, layers,
+                      unit, p.stages, main.trip);
+  if (circular) {
+    const int64_t per = each == 1 ? main.period : each;
+    if (per % main.period != 0 || layers % (p.stages * per) != 0)
+      return user_error(
+          "num_layers_per_pipeline_stage={}: {} layers{} are not a multiple of {} x {} ({} stages); use a "
+          "divisor of {}{}, or pipeline_schedule=gpipe",
+          each, layers, unit, p.stages, per, p.stages, layers / p.stages,
+          main.period == 1 ? "" : fmt::format(" that is a multiple of {}", main.period));
+    p.repeats = layers / (p.stages * per);
+  } else if (each != 1 && each != layers / p.stages) {
+    return user_error(
+        "num_layers_per_pipeline_stage={} with pipeline_schedule=gpipe: {} layers on {} stages are {} each; "
+        "leave "
+        "it out, or use pipeline_schedule=circular",
+        each, layers, p.stages, layers / p.stages);
+  }
+  if (wanted != -1 && wanted != p.repeats)
+    return user_error(
+        "num_pipeline_repeats={}: {} layers on {} stages go round {} time{}; leave it out or change "
+        "num_layers_per_pipeline_stage",
+        wanted, layers, p.stages, p.repeats, p.repeats == 1 ? "" : "s");
+  p.microbatches = given == -1 ? p.stages : given;
+  const int64_t shared = rows * p.stages / mesh.row_groups();
+  if (p.microbatches % p.stages != 0)
+    return user_error("num_pipeline_microbatches={}: no multiple of {}; set it to one, or to -1 for {}",
+                      p.microbatches, of, p.stages);
+  if (shared % p.microbatches != 0)
+    return user_error(
+        "num_pipeline_microbatches={}: the {} rows that the stages of a pipeline share cannot be cut into so "
+        "many; "
+        "use a divisor of {} that is a multiple of {}, or raise per_device_batch_size",
+        p.microbatches, shared, shared, p.stages);
+  for (const models::LayerRange& range : ranges)
+    if (!p.cuts(range.trip))
+      notes.push_back(fmt::format("{}: layers {} to {} do not divide into stages, and run outside of them",
+                                  of, range.first, range.first + range.period * range.trip - 1));
+  return p;
+}
+
+// What a loop over ticks keeps is kept by tick, on the device, for the loop that goes back alone.
+Status check_pipelined(const config::Config& c, const ProgramOptions& o) {
+  if (o.pipeline.stages == 1) return {};
+  const auto refuse = [&](std::string_view key) {
+    return user_error(
+        "{}={} with ici_pipeline_parallelism={}: not there; use a mesh without a pipeline or leave it out",
+        key, c.value_text(key), o.pipeline.stages);
+  };
+  if (o.watch.errors) return refuse("quantization_metrics");
+  if (o.watch.ranges) return refuse("save_quant_stats_path");
+  if (!o.remat.offloaded.empty()) return refuse("remat_policy");
+  if (o.host_parameters) return refuse("parameter_memory_host_offload");
+  return {};
+}
+
 // remat_policy and, where it is custom, the keys of its tensors.
 Result<passes::RematPolicy> read_remat(const config::Config& c, std::vector<std::string>& notes) {
   const std::string& name = c.text("remat_policy");
@@ -156,6 +239,7 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   o.mesh.balanced = c.boolean("context_parallel_load_balance");
   o.mesh.ring = c.text("context_parallel_strategy") == "ring";
   LIGNUM_RETURN_IF_ERROR(check_context_parallelism(c, o.mesh));
+  LIGNUM_ASSIGN_OR_RETURN(o.pipeline, read_pipeline(c, model, mesh, o.shape.batch, o.notes));
   o.shape.sequence = c.integer("max_target_length");
   o.shape.segmented = c.boolean("packing") && c.text("dataset_type") != "synthetic";
   const auto dtype_of = [&c](std::string_view key) {
@@ -198,6 +282,7 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   o.host_parameters = c.boolean("parameter_memory_host_offload");
   if (o.optimizer.offloaded && o.optimizer.moments().empty())
     o.notes.emplace_back("optimizer_memory_host_offload: sgd without momentum keeps nothing to offload");
+  LIGNUM_RETURN_IF_ERROR(check_pipelined(c, o));
   o.schedule.prefetch_distance = c.integer("prefetch_distance");
   o.schedule.overlap = c.text("overlap") == "on";
   return o;
@@ -232,6 +317,7 @@ Done verified(const std::function<void(std::string_view, const ir::Graph&)>& dum
 // From the GLOBAL step on.
 struct FinishOptions {
   passes::Mesh mesh;
+  passes::Pipeline pipeline;
   passes::ScheduleOptions schedule;
   bool fuse = true, xla = false;
   int threads = 1;
@@ -240,7 +326,7 @@ Result<Program> finish(ir::Graph global, const FinishOptions& o, const Done& don
   Program p;
   ir::number_origins(global);
   p.global = std::move(global);
-  LIGNUM_ASSIGN_OR_RETURN(passes::Partitioned local, passes::partition(p.global, o.mesh));
+  LIGNUM_ASSIGN_OR_RETURN(passes::Partitioned local, passes::partition(p.global, o.mesh, o.pipeline));
   LIGNUM_RETURN_IF_ERROR(done("partition", local.graph));
   p.params = std::move(local.params);
   p.outputs = std::move(local.outputs);
@@ -325,7 +411,8 @@ Result<Program> make_program(const ProgramOptions& o) {
   }
   LIGNUM_ASSIGN_OR_RETURN(
       Program p,
-      finish(std::move(g), {o.mesh, o.schedule, !o.disabled.contains("fuse"), o.xla, o.threads}, done));
+      finish(std::move(g), {o.mesh, o.pipeline, o.schedule, !o.disabled.contains("fuse"), o.xla, o.threads},
+             done));
   add_cut_tile_notes(*p.local, notes);
   p.notes = std::move(notes);
   p.watched = std::move(watched);

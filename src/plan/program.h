@@ -35,6 +35,7 @@ struct ProgramOptions {
   bool host_parameters = false;  // the parameters lie in host memory: passes::offload
   passes::Optimizer optimizer;
   passes::Mesh mesh;
+  passes::Pipeline pipeline;  // stages: the size of mesh axis "pipeline"
   passes::ScheduleOptions schedule;
   bool xla = false;  // for XLA to compile: what it does to loops is in the graph (passes/hoist.h)
   int threads = 1;   // of a rank's pool

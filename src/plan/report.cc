@@ -67,6 +67,12 @@ nlohmann::ordered_json time_json(const Price& p) {
   if (p.tokens_per_second) json["tokens_per_second"] = *p.tokens_per_second;
   if (p.model_flop_rate) json["model_flop_rate"] = *p.model_flop_rate;
   if (p.mfu) json["mfu"] = *p.mfu;
+  if (p.pipeline.stages > 1)
+    json["pipeline"] = {{"stages", p.pipeline.stages},
+                        {"microbatches", p.pipeline.microbatches},
+                        {"repeats", p.pipeline.repeats},
+                        {"idle_ticks", passes::idle_share(passes::fill_and_drain(p.pipeline))},
+                        {"bubble", p.pipeline.bubble()}};
   return json;
 }
 
@@ -163,6 +169,12 @@ std::string time_table(const Price& p, const hw::Spec& spec) {
     out += fmt::format("  {:<26} written at {}, read at {} ({})\n", "host file", rate(true), rate(false),
                        spec.curves().host_file.front().source);
   }
+  if (const passes::Pipeline& pipe = p.pipeline; pipe.stages > 1)
+    out += fmt::format(
+        "  {:<26} {:.1f} % of {} ticks; (s-1)/(r m + s-1) of s = {}, m = {}, r = {} is {:.1f} %\n",
+        "stages idle", 100 * passes::idle_share(passes::fill_and_drain(pipe)),
+        2 * (pipe.repeats * pipe.microbatches + pipe.stages - 1), pipe.stages, pipe.microbatches,
+        pipe.repeats, 100 * pipe.bubble());
   if (p.tokens_per_second) out += fmt::format("  {:<26} {:.0f}\n", "tokens/s", *p.tokens_per_second);
   if (p.model_flop_rate) {
     out += fmt::format("  {:<26} {}\n", "model FLOP/s", rate_text(*p.model_flop_rate, "FLOP/s"));

@@ -6,6 +6,14 @@ namespace lignum::train {
 
 void for_each_run(const std::vector<int64_t>& dims, const passes::Sharding& sharding,
                   const passes::Mesh& mesh, int64_t rank, FunctionRef<void(int64_t, int64_t, int64_t)> fn) {
+  if (sharding.rounds > 1) {
+    std::vector<int64_t> dealt = dims;
+    dealt[0] /= sharding.rounds;
+    dealt.insert(dealt.begin(), sharding.rounds);
+    passes::Sharding of_rounds{sharding.dims};
+    of_rounds.dims.emplace(of_rounds.dims.begin());
+    return for_each_run(dealt, of_rounds, mesh, rank, fn);
+  }
   const std::vector<int64_t> local = passes::local_dims(dims, sharding, mesh);
   std::vector<passes::Range> range(dims.size());
   for (size_t d = 0; d < dims.size(); ++d) {

@@ -183,10 +183,14 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 // Meshes of data and fsdp alone have gradients of the same bits where as many ranks see rows of their own,
-// unless scales are found (docs/numerics.md).
+// and so has a pipeline alone whose microbatches are its stages' rows, but that it finds scales for each
+// (docs/numerics.md).
 std::string bits_class(const Setup& s) {
   for (const char* axis : {"fsdp_transpose", "context", "tensor"})
     if (s.step.mesh.size(axis) > 1) return {};
+  const passes::Pipeline& p = s.step.pipeline;
+  if (p.stages > 1 && (s.ranks != p.stages || p.microbatches != p.stages || !s.step.quantization.empty()))
+    return {};
   return fmt::format("{}", s.batch.ranks);
 }
 
@@ -197,9 +201,9 @@ std::vector<std::string> default_meshes() {
   for (const std::string_view axis : config::kMeshAxes)
     for (const int size : {2, 4}) meshes.push_back(fmt::format("{}={}", axis, size));
   for (const char* mesh :
-       {"data=2,fsdp=2", "fsdp=2,fsdp_transpose=2", "fsdp=2,tensor=2", "fsdp_transpose=2,tensor=2",
-        "fsdp=2,context=2", "context=2,tensor=2", "data=2,fsdp=2,tensor=2", "fsdp=2,context=2,tensor=2",
-        "fsdp=2,fsdp_transpose=2,tensor=2"})
+       {"pipeline=2,fsdp=2", "pipeline=2,tensor=2", "data=2,fsdp=2", "fsdp=2,fsdp_transpose=2",
+        "fsdp=2,tensor=2", "fsdp_transpose=2,tensor=2", "fsdp=2,context=2", "context=2,tensor=2",
+        "data=2,fsdp=2,tensor=2", "fsdp=2,context=2,tensor=2", "fsdp=2,fsdp_transpose=2,tensor=2"})
     meshes.emplace_back(mesh);
   return meshes;
 }
