@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Axis by axis, refused with the numbers.
 TEST(Mesh, RefusesWhatItCannotCut) {
   const auto config = config::Config::load({}, {"model_name=lignum-tiny", "dataset_type=synthetic",
-                                                "per_device_batch_size=4", "max_target_length=16"});
+                                                "per_device_batch_size=12", "max_target_length=16"});
   ASSERT_OK(config);
   const auto refused = [&](const char* mesh) {
     return train::verify_meshes(*config, {.steps = 1, .perturbed = 1, .meshes = {mesh}, .log = {}})
@@ -107,7 +107,7 @@ TEST(Mesh, RefusesWhatItCannotCut) {
   };
   EXPECT_NE(refused("tensor=4").find("ici_tensor_parallelism=4: does not divide 2 key heads"),
             std::string::npos);
-  EXPECT_NE(refused("data=8").find("per_device_batch_size=0.5"), std::string::npos);
+  EXPECT_NE(refused("data=8").find("per_device_batch_size=1.5"), std::string::npos);
   EXPECT_NE(
       refused("pipeline=3").find("ici_pipeline_parallelism=3: 4 layers cannot be cut into 3 equal stages"),
       std::string::npos);

@@ -32,6 +32,7 @@ plan::ProgramOptions with(const Shape& s, plan::Outputs outputs, DType dtype = D
                                      outputs);
   o.pipeline = {s.stages, s.microbatches == 0 ? s.stages : s.microbatches, s.repeats};
   o.shape.dtype = dtype;
+  o.optimizer.clip = 0;  // by a norm whose parts are added up otherwise
   return o;
 }
 
@@ -46,7 +47,8 @@ void expect_same_bits(const std::map<std::string, Whole>& a, const std::map<std:
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [name, whole] : a) {
     EXPECT_TRUE(whole.agreed) << name;
-    if (name != "grad_norm") EXPECT_EQ(whole.data, b.at(name).data) << name;
+    if (name == "grad_norm") continue;
+    EXPECT_EQ(whole.data, b.at(name).data) << name;
   }
 }
 
