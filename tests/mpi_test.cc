@@ -13,6 +13,7 @@ TEST_F(Mpi, HasTheBitsOfThreads) {
   const std::vector<std::vector<std::string>> levers = {
       {"ici_data_parallelism=2", "ici_fsdp_parallelism=1"},
       {"ici_fsdp_parallelism=2", "gradient_accumulation_steps=2"},
+      {"ici_pipeline_parallelism=2", "ici_fsdp_parallelism=1"},
       {"ici_fsdp_parallelism=2", "dtype=bfloat16", "eval_interval=2"},
   };
   for (size_t i = 0; i < levers.size(); ++i) {

@@ -75,7 +75,11 @@ struct Executor::Impl final : ops::Collectives {
   const Arena* arena = &own;
   std::unique_ptr<comm::CommEngine> engine;
   std::unique_ptr<CopyEngine> copies;
-  std::map<std::string, int, std::less<>> groups;  // mesh axis -> group
+  struct AxisGroup {
+    int index;  // of the transport's
+    int64_t position;
+  };
+  std::map<std::string, AxisGroup, std::less<>> groups;  // by mesh axis
   std::unique_ptr<Block> top;
   Trace* trace = nullptr;
   bool checking = false;
@@ -123,16 +127,15 @@ struct Executor::Impl final : ops::Collectives {
     c.local_rows = call.local_rows;
     c.row_elems = call.row_elements;
     c.logical_rows = call.logical_rows;
-    c.group = group->second;
+    c.group = group->second.index;
     last_ticket = engine->submit(c, event != nullptr ? &event->time : nullptr);
     return {};
   }
 
   int64_t position(std::string_view axis) const override {
     const auto group = groups.find(axis);
-    LIGNUM_CHECK(group != groups.end() && options.transport != nullptr, "no group of ranks for mesh axis {}",
-                 axis);
-    return options.transport->group_rank(group->second);
+    LIGNUM_CHECK(group != groups.end(), "no group of ranks for mesh axis {}", axis);
+    return group->second.position;
   }
 
   std::unique_ptr<Block> prepare(const passes::Scheduled& s, const passes::Layout& layout,
@@ -369,7 +372,8 @@ Result<std::unique_ptr<Executor>> Executor::create(const ExecutorOptions& option
       for (const auto& ranks : options.mesh->groups(axis.name)) {
         const std::vector<int> group(ranks.begin(), ranks.end());
         if (std::find(group.begin(), group.end(), options.transport->rank()) == group.end()) continue;
-        LIGNUM_ASSIGN_OR_RETURN(impl->groups[axis.name], options.transport->add_group(group));
+        LIGNUM_ASSIGN_OR_RETURN(const int index, options.transport->add_group(group));
+        impl->groups[axis.name] = {index, options.transport->group_rank(index)};
       }
     }
     comm::EngineOptions engine;

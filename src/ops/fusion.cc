@@ -9,6 +9,10 @@ std::optional<Attrs> reads_narrow(const Site& convert, const Site& consumer) {
   return consumer.attrs;
 }
 
+std::optional<Attrs> sum_reads_narrow(const Site& convert, const Site& put_row) {
+  return put_row.attrs.get_or<bool>("add", false) ? reads_narrow(convert, put_row) : std::nullopt;
+}
+
 std::optional<Attrs> adds(const Site& producer, const Site& elementwise) {
   if (elementwise.attrs.get<std::string>("fn") != "add") return std::nullopt;
   return producer.attrs;
@@ -17,6 +21,7 @@ std::optional<Attrs> adds(const Site& producer, const Site& elementwise) {
 constexpr Fusion kFusions[] = {
     {"convert", "sum_squares", 0, "sum_squares", false, reads_narrow},
     {"convert", "adamw_update", 3, "adamw_update", false, reads_narrow},
+    {"convert", "put_row", 1, "put_row", false, sum_reads_narrow},
     {"embed_grad", "elementwise", 1, "embed_grad_add", true, adds},
 };
 
