@@ -310,10 +310,13 @@ TEST(Packing, MeshesAndRematHaveTheSameBits) {
   ASSERT_OK(go("data", {"ranks=2", "ici_data_parallelism=2"}));
   ASSERT_OK(go("fsdp", {"ranks=2", "ici_fsdp_parallelism=2", "remat_policy=full"}));
   ASSERT_OK(go("micro", {"gradient_accumulation_steps=2", "remat_policy=minimal", "grain_worker_count=2"}));
+  ASSERT_OK(go("stages", {"ici_pipeline_parallelism=2", "ici_fsdp_parallelism=1"}));
   EXPECT_EQ(f.losses("data"), f.losses("fsdp"));
   EXPECT_EQ(f.losses("data"), f.losses("micro"));
   EXPECT_EQ(f.tensors("data", 3), f.tensors("fsdp", 3));
   EXPECT_EQ(f.tensors("data", 3), f.tensors("micro", 3));
+  EXPECT_EQ(f.losses("data"), f.losses("stages"));
+  EXPECT_EQ(f.tensors("data", 3), f.tensors("stages", 3));
 }
 
 TEST(Packing, SetsOfHeldOutTextAndTheDataEnd) {

@@ -242,12 +242,15 @@ TEST(Training, NonFiniteStepStopsWithTheLayerAndKeepsTheState) {
       "dataset_type: text\ntrain_files: [{0}/train.txt]\nbase_output_directory: {0}/runs\n"
       "max_target_length: 16\nper_device_batch_size: 2\nsteps: 4\nthreads: 1\n",
       f.path());
-  for (const char* ranks : {"1", "2"}) {
-    const std::string name = fmt::format("nan{}", ranks);
-    auto config = config::Config::parse(
-        yaml, "nan.yml",
-        {"run_name=" + name, "model_path=" + (f / "planted"), fmt::format("ranks={}", ranks),
-         fmt::format("ici_fsdp_parallelism={}", ranks)});
+  const std::vector<std::vector<std::string>> meshes = {
+      {"ici_fsdp_parallelism=1"},
+      {"ici_fsdp_parallelism=2"},
+      {"ici_fsdp_parallelism=1", "ici_pipeline_parallelism=2"}};
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    const std::string name = fmt::format("nan{}", i + 1);
+    std::vector<std::string> words = meshes[i];
+    words.insert(words.end(), {"run_name=" + name, "model_path=" + (f / "planted")});
+    auto config = config::Config::parse(yaml, "nan.yml", words);
     ASSERT_OK(config);
     const auto s = train::train(*config, {});
     ASSERT_FALSE(s.ok());

@@ -293,7 +293,7 @@ TEST(Config, AxesOfAMesh) {
   EXPECT_EQ(c->ranks(), 24);
   const Result<Mesh> mesh = c->mesh(24);
   ASSERT_TRUE(mesh.ok());
-  EXPECT_EQ(mesh->sizes, (std::array<int64_t, 5>{1, 2, 3, 1, 4}));
+  EXPECT_EQ(mesh->sizes, (std::array<int64_t, 6>{1, 1, 2, 3, 1, 4}));
   EXPECT_EQ(mesh->row_groups(), 6);
   EXPECT_EQ(c->rows(*mesh).value(), 12);
   // Ranks of a context axis share rows too.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <tuple>
 
 #include "exec/copy_engine.h"
 #include "ops/op.h"
@@ -30,6 +31,7 @@ struct Loops {
   int64_t iteration[kMax] = {};
   int64_t row[kMax] = {};
   int64_t trip[kMax] = {};
+  int32_t id[kMax] = {};     // of the loop's slot
   int64_t first[kMax] = {};  // the row of all layers that row 0 of a guarded loop is
 
   // The layer that a node stands for (ir::Tag); -1: none.
@@ -253,7 +255,16 @@ struct Executor::Impl final : ops::Collectives {
                           ins.node->tag.path,
                           ins.node->tag.role,
                           loops.layer(ins.node->tag),
-                          v};
+                          v,
+                          {}};
+        static_assert(2 * Loops::kMax < std::tuple_size_v<decltype(found->when)>);
+        found->when.fill(-1);
+        auto at = found->when.begin();
+        for (int d = 0; d < loops.depth; ++d) {
+          *at++ = loops.id[d];
+          *at++ = loops.iteration[d];
+        }
+        *at = ins.slot->id;
         return;
       }
     }
@@ -299,6 +310,7 @@ struct Executor::Impl final : ops::Collectives {
     const int64_t trip = block.scan.trip;
     loops.trip[d] = trip;
     loops.first[d] = part * trip;
+    loops.id[d] = ins.slot->id;
     const auto set = [&](int64_t i) {
       loops.iteration[d] = i;
       loops.row[d] = block.scan.reversed ? trip - 1 - i : i;

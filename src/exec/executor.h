@@ -3,6 +3,7 @@
 // and the end it allocates nothing in step().
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,9 @@ struct NonFinite {
   ir::Role role = ir::Role::forward;
   int64_t layer = -1;  // -1 outside the layers
   double value = 0;
+  // Where in the step: the loops' slots and iterations, outermost first, then the slot, then -1. Of two ranks
+  // that found one, the smaller was first in the program's order.
+  std::array<int64_t, 17> when{};
 };
 
 class Executor {

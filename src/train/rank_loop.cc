@@ -1,6 +1,7 @@
 #include "train/rank_loop.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -24,6 +25,7 @@ struct Culprit {
   ir::Role role = ir::Role::forward;
   int64_t layer = -1, rank = -1;
   double value = 0;
+  std::array<int64_t, 17> when{};
   char kind[64] = {}, path[256] = {};
 };
 
@@ -35,6 +37,7 @@ Culprit culprit_of(const std::optional<exec::NonFinite>& n, int64_t rank) {
   c.layer = n->layer;
   c.rank = rank;
   c.value = n->value;
+  c.when = n->when;
   n->kind.copy(c.kind, sizeof(c.kind) - 1);
   n->path.copy(c.path, sizeof(c.path) - 1);
   return c;
@@ -317,7 +320,7 @@ class RankLoop {
     for (int64_t rank = 0; rank < ranks_.size(); ++rank) {
       Culprit c = culprit_of(*own, ranks_.rank());
       LIGNUM_RETURN_IF_ERROR(ranks_.share(c, rank));
-      if (!first.found) first = c;
+      if (c.found && (!first.found || c.when < first.when)) first = c;
     }
     std::string kept = "; parameters and moments are those before this step";
     if (run_.checkpoints) {
