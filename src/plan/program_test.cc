@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace lignum::plan {
 namespace {
 
 Result<ProgramOptions> options_of(std::vector<std::string> words) {
-  words.insert(words.begin(), {"model_name=lignum-10m", "dataset_type=synthetic", "max_target_length=8",
-                               "per_device_batch_size=1"});
+  words.insert(words.begin(), {"model_name=lignum-10m", "dataset_type=synthetic", "max_target_length=8"});
+  if (std::none_of(words.begin(), words.end(),
+                   [](const std::string& w) { return w.starts_with("per_device_batch_size="); }))
+    words.emplace_back("per_device_batch_size=1");
   LIGNUM_ASSIGN_OR_RETURN(const config::Config config, config::Config::load({}, words));
   LIGNUM_ASSIGN_OR_RETURN(const config::ModelConfig model, config::model_from_config(config));
   return program_options(config, model, config.ranks());
