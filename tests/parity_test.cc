@@ -148,8 +148,8 @@ void make_losses_known(const config::ModelConfig& m, const RankShards& shards, e
   for (size_t p = 0; p < parameters.size(); ++p) {
     auto* w = reinterpret_cast<float*>(e.param(static_cast<int64_t>(p)));
     const std::string& name = parameters[p].pattern;
-    int64_t n = 1;
-    for (const int64_t d : parameters[p].dims) n *= d;
+    const ir::Graph& local = *shards.program.local;  // of a stage: its layers alone
+    const int64_t n = local.type(local.param_value(static_cast<int64_t>(p))).elements();
     if (name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight")) std::fill_n(w, n, 0.0F);
     if (name == "model.embed_tokens.weight")
       for (int64_t i = 0; i < n; ++i) w[i] = i / m.hidden == i % m.hidden ? 1.0F : 0.0F;
@@ -200,7 +200,7 @@ void expect_near(const Outcome& a, const Outcome& b) {
 }
 
 // A mean of the micro-steps' means would be (4 + 1) / 2.
-TEST(Masked, TokensCountAlikeInMicroStepsRanksAndABatch) {
+TEST(Masked, TokensCountAlikeInMicroStepsRanksMicrobatchesAndABatch) {
   for (const bool known : {true, false}) {
     const auto of = [&](int64_t data, int64_t accumulation, plan::Outputs outputs, int64_t stages = 1) {
       return run_masked(masked(data, accumulation, stages), known, outputs);
@@ -214,6 +214,7 @@ TEST(Masked, TokensCountAlikeInMicroStepsRanksAndABatch) {
       }
       EXPECT_NEAR(accumulated.losses[0], batch.losses[0], 1e-6 * batch.losses[0]);
       EXPECT_EQ(accumulated, ranks);
+      EXPECT_EQ(accumulated, of(1, 1, outputs, 2));
       expect_near(accumulated, batch);
     }
   }
