@@ -225,6 +225,7 @@ Result<MeshReport> verify_meshes(const config::Config& config, const VerifyMeshO
   }
   LIGNUM_ASSIGN_OR_RETURN(const Outcome one, run(*single, options.steps, 0));
   MeshReport report;
+  report.noise = kLeastNoise;
   report.first_loss = one.losses.front();
   report.last_loss = one.losses.back();
   std::vector<double> bounds(one.gradients.size());

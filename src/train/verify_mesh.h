@@ -4,7 +4,7 @@
 // at all. From the same weights, on the same rows:
 //   divergence = max over the steps of |d loss| / loss and |d norm| / norm, against the run on one rank
 //   noise      = the largest divergence of one-rank runs whose weights are moved by one unit in the last
-//   place
+//   place, but no less than 2^-24: losses and norms are f32, and of few moved runs none may round to another
 // A mesh passes where divergence <= kMargin noise, and the gradients of the first step, tensor by tensor,
 //   ||g - g1||  <=  kMargin (the largest ||g' - g1|| of the runs that were moved)  +  1e-7 ||all gradients||.
 // A unit in the last place is that of `dtype`, in which operands are read.
@@ -26,7 +26,7 @@ struct VerifyMeshOptions {
   std::function<void(const std::string& line)> log;  // may be empty
 };
 
-inline constexpr double kVerifyMargin = 4;
+inline constexpr double kVerifyMargin = 4, kLeastNoise = 0x1p-24;
 
 struct MeshVerdict {
   std::string mesh;
