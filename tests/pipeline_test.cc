@@ -5,7 +5,7 @@
 
 #include "pjrt/reader.h"
 #include "quick_compile.h"
-#include "tracer.h"
+#include "tracer_plugin.h"
 
 namespace lignum::pipelines {
 namespace {
@@ -106,37 +106,14 @@ TEST(Pipeline, RunsTheRestOfThePatternOutside) {
   ASSERT_OK(compare(*want, *got));
 }
 
-class OnXla : public testing::Test {
+class OnXla : public OnCpuPlugin<4> {
  protected:
-  static void SetUpTestSuite() {
-    auto plugin = pjrt::Plugin::load(pjrt::PluginKind::cpu);
-    if (!plugin.ok()) {
-      missing_ = plugin.status().message();
-      return;
-    }
-    auto client = pjrt::Client::create(*plugin, {.cpu_device_count = 4});
-    ASSERT_TRUE(client.ok()) << client.status().message();
-    client_.emplace(*client);
-  }
-  static void TearDownTestSuite() { client_.reset(); }
-  void SetUp() override {
-    if (!client_) GTEST_SKIP() << "CPU plug-in: " << missing_;
-  }
   static Status both(plan::ProgramOptions options) {
     options.xla = true;
     LIGNUM_ASSIGN_OR_RETURN(const Step step, make_step(std::move(options)));
-    LIGNUM_ASSIGN_OR_RETURN(const NativeRun run, run_native(step));
-    LIGNUM_ASSIGN_OR_RETURN(const pjrt::LoadedStep loaded,
-                            pjrt::load_step(*client_, *step.program.local,
-                                            train::print_options(step.options.mesh), kQuickCompile));
-    LIGNUM_ASSIGN_OR_RETURN(const std::vector<Arrays> outputs, run_loaded(loaded, params_of(run)));
-    return compare(assemble(step, outputs_of(run)), assemble(step, outputs));
+    return on_both(step);
   }
-  static std::optional<pjrt::Client> client_;
-  static std::string missing_;
 };
-std::optional<pjrt::Client> OnXla::client_;
-std::string OnXla::missing_;
 
 TEST_F(OnXla, AgreesWithTheNativeStep) {
   for (const Shape& s : {Shape{.stages = 2, .microbatches = 4}, Shape{.stages = 2, .repeats = 2},

@@ -11,6 +11,7 @@
 #include "plan/price.h"
 #include "quick_compile.h"
 #include "stablehlo_loops.h"
+#include "tracer_plugin.h"
 
 namespace lignum::tracer {
 namespace {
@@ -41,54 +42,21 @@ const passes::Mesh kData2{{{"data", 2}, {"fsdp", 1}}};
 // --- natively and through XLA
 // -------------------------------------------------------------------------------------
 
-class OnCpu : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    auto plugin = pjrt::Plugin::load(pjrt::PluginKind::cpu);
-    if (!plugin.ok()) {
-      missing_ = plugin.status().message();
-      return;
-    }
-    auto client = pjrt::Client::create(*plugin, {.cpu_device_count = 2});
-    ASSERT_TRUE(client.ok()) << client.status().message();
-    client_.emplace(*client);
-  }
-  static void TearDownTestSuite() { client_.reset(); }
-  void SetUp() override {
-    if (!client_) GTEST_SKIP() << "CPU plug-in: " << missing_;
-  }
-
-  static Result<pjrt::LoadedStep> load(const Step& step, const pjrt::PrintOptions& options) {
-    return pjrt::load_step(*client_, *step.program.local, options, kQuickCompile);
-  }
-  // The step natively and through XLA, from the same shards.
-  static Status both(const Step& step) {
-    LIGNUM_ASSIGN_OR_RETURN(const NativeRun native, run_native(step));
-    LIGNUM_ASSIGN_OR_RETURN(const pjrt::LoadedStep loaded,
-                            load(step, train::print_options(step.options.mesh)));
-    LIGNUM_ASSIGN_OR_RETURN(const std::vector<Arrays> outputs, run_loaded(loaded, params_of(native)));
-    return compare(assemble(step, outputs_of(native)), assemble(step, outputs));
-  }
-
-  static std::optional<pjrt::Client> client_;
-  static std::string missing_;
-};
-std::optional<pjrt::Client> OnCpu::client_;
-std::string OnCpu::missing_;
+class OnCpu : public OnCpuPlugin<2> {};
 
 TEST_F(OnCpu, GradientsOfOneRank) {
   ASSERT_VALUE(step, make_step(tiny_step(kOne, plan::Outputs::grads)));
-  ASSERT_OK(both(step));
+  ASSERT_OK(on_both(step));
 }
 
 TEST_F(OnCpu, GradientsOfTwoDataRanks) {
   ASSERT_VALUE(step, make_step(tiny_step(kData2, plan::Outputs::grads, "minimal")));
-  ASSERT_OK(both(step));
+  ASSERT_OK(on_both(step));
 }
 
 TEST_F(OnCpu, StateOfOneRank) {
   ASSERT_VALUE(step, make_step(tiny_step(kOne, plan::Outputs::state, "none")));
-  ASSERT_OK(both(step));
+  ASSERT_OK(on_both(step));
 }
 
 // In bf16 neither is the yardstick: each may be from the exact value at most twice as far as the graph itself
@@ -139,7 +107,7 @@ TEST_F(OnCpu, StateOfTwoFsdpRanksWithAccumulation) {
   options.model.attention_bias = true;
   options.model.hidden = 63;  // padded on the second rank
   ASSERT_VALUE(step, make_step(options));
-  ASSERT_OK(both(step));
+  ASSERT_OK(on_both(step));
 }
 
 // Two ranks have a half of each row's tokens, with keys gathered or passed round: against one rank, and

@@ -308,7 +308,13 @@ int main_of(int argc, char** argv) {
     for (const auto& [kind, dtype] : kinds) bench_gemm(kind, shape, dtype, pools, seconds);
   }
   for (int64_t seq : {256, 2048}) {
-    Attention x{.batch = 2048 / seq, .queries = seq, .keys = seq, .heads = 9, .kv_heads = 3, .dim = 64, .scale = 0.125f};
+    Attention x{.batch = 2048 / seq,
+                .queries = seq,
+                .keys = seq,
+                .heads = 9,
+                .kv_heads = 3,
+                .dim = 64,
+                .scale = 0.125f};
     for (const auto& [kind, dtype] : kinds) {
       if (is_float8(dtype)) continue;
       x.dtype = dtype;
