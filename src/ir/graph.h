@@ -118,9 +118,9 @@ struct Node {
 //   body params:   carry[c], sliced[s] (each [...]: row i), invariant[v]
 //   body results:  carry[c], stacked[k] (each [...])
 //   node results:  carry[c], stacked[k] (each [trip, ...]: row i written by iteration i)
-// guarded: the last invariant is an i32 scalar, the number of the part of the layers that this run of the loop
-// stands for (row i for the layers of row `part * trip + i` of all of them). Where it is negative a reader may
-// leave out all iterations: the carries pass through, and of what is stacked nothing is defined.
+// guarded: the last invariant is an i32 scalar, the number of the part of the layers that this run of the
+// loop stands for (row i for the layers of row `part * trip + i` of all of them). Where it is negative a
+// reader may leave out all iterations: the carries pass through, and of what is stacked nothing is defined.
 struct Scan {
   int64_t trip = 0;
   bool reversed = false;
