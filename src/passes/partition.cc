@@ -24,7 +24,7 @@ using Axes = std::vector<std::string>;
 constexpr std::string_view kTokens = "activation_length";
 // Inside a pipeline's loops: an axis of no ranks, which cuts the rows that the stages share into
 // microbatches. What is open over it is summed over ticks.
-const std::string kMicrobatch = "microbatch";
+constexpr const char* kMicrobatch = "microbatch";
 
 bool contains(const Axes& axes, const std::string& axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
@@ -45,7 +45,8 @@ struct Local {
 // The rules inside a pipeline's loops, where a stage works on a microbatch of the rows that all share.
 AxisRules stage_rules(const AxisRules& rules) {
   AxisRules out = rules;
-  for (auto& [name, axes] : out) std::replace(axes.begin(), axes.end(), std::string(kStageAxis), kMicrobatch);
+  for (auto& [name, axes] : out)
+    std::replace(axes.begin(), axes.end(), std::string(kStageAxis), std::string(kMicrobatch));
   return out;
 }
 

@@ -42,14 +42,14 @@ Lever accumulation_lever(const ProgramOptions& o) {
   const int64_t rows = o.shape.batch * o.mesh.size("context") * o.mesh.size("tensor") / o.mesh.ranks();
   for (int64_t parts = 2; parts <= rows; ++parts) {
     if (rows % parts != 0) continue;
-    lever.push_back(
-        {fmt::format("per_device_batch_size={} gradient_accumulation_steps={}",
-                     static_cast<double>(o.shape.batch / parts) / static_cast<double>(o.mesh.ranks()),
-                     o.accumulation * parts),
-         [parts](ProgramOptions& p) {
-           p.shape.batch /= parts;
-           p.accumulation *= parts;
-         }});
+    const int64_t batch = o.shape.batch / parts;
+    lever.push_back({fmt::format("per_device_batch_size={} gradient_accumulation_steps={}",
+                                 static_cast<double>(batch) / static_cast<double>(o.mesh.ranks()),
+                                 o.accumulation * parts),
+                     [parts](ProgramOptions& p) {
+                       p.shape.batch /= parts;
+                       p.accumulation *= parts;
+                     }});
   }
   return lever;
 }
