@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 
+#include "cpu_plugin.h"
 #include "ops/testing.h"
 #include "pjrt/reader.h"
 #include "quick_compile.h"
@@ -82,24 +83,10 @@ Expected expect(const OpCase& c, const CaseSite& site, const std::vector<std::ve
   return out;
 }
 
-class Emission : public testing::Test {
- protected:
-  static constexpr int kDevices = 8;
-  static void SetUpTestSuite() {
-    auto plugin = pjrt::Plugin::load(pjrt::PluginKind::cpu);
-    if (!plugin.ok()) {
-      missing_ = plugin.status().message();
-      return;
-    }
-    auto client = pjrt::Client::create(*plugin, {.cpu_device_count = kDevices});
-    ASSERT_TRUE(client.ok()) << client.status().message();
-    client_.emplace(*client);
-  }
-  static void TearDownTestSuite() { client_.reset(); }
-  void SetUp() override {
-    if (!client_) GTEST_SKIP() << "CPU plug-in: " << missing_;
-  }
+constexpr int kDevices = 8;
 
+class Emission : public lignum::tests::CpuPlugin<kDevices> {
+ protected:
   static pjrt::PrintOptions options(int64_t ranks) {
     pjrt::PrintOptions o;
     o.replicas = ranks;
@@ -144,12 +131,7 @@ class Emission : public testing::Test {
       first += site.out.size();
     }
   }
-
-  static std::optional<pjrt::Client> client_;
-  static std::string missing_;
 };
-std::optional<pjrt::Client> Emission::client_;
-std::string Emission::missing_;
 
 TEST_F(Emission, OpsOfOneRank) {
   Module module(1);

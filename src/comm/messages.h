@@ -45,7 +45,7 @@ class MessageTransport final : public Transport {
   Status status() const override { return mailbox_.status(); }
   void leave() override;
 
-  // The module has failed, for the sake of another rank that is gone, it may be.
+  // After leave(): the module has failed, it may be because another rank is gone.
   bool broken() const { return mailbox_.broken(); }
   // False: a message that this rank gave up may still be written where it was to go. Nothing may call the
   // module again.

@@ -118,7 +118,7 @@ Graph with_cast_params(const Graph& from, const Casts& casts) {
     ops::Builder b(to);
     b.tag = n.tag;
     b.origin = n.origin;
-    const bool narrowed = n.types[0].dtype != whole && n.kind == "absmax";
+    const bool narrowed = n.types[0].dtype != whole;
     ir::copy_node(std::move(n), id, to, map);
     if (narrowed) map[first] = b.convert(map[first], whole);
   }

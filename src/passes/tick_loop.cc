@@ -107,7 +107,6 @@ class TickLoopBuilder {
   // The params of the body in their order, and what they stand for outside.
   void make_params() {
     const Graph& layers = *loop_.body;
-    std::vector<Value> mail;
     for (int64_t i = 0; i < layers_.carry; ++i) {
       const Type& t = layers.type(layers.param_value(i));
       mail_.push_back(param("mail " + layers.param_name(i), zeros(t, "mail"), false));

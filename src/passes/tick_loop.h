@@ -2,7 +2,6 @@
 // stacks are cut over the stages.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "ir/graph.h"
