@@ -105,24 +105,19 @@ inline Status run_rank(const plan::Program& program, const plan::ProgramOptions&
     std::memcpy(&loss, executor->output("loss"), sizeof(loss));
     out.losses.push_back(loss);
   }
+  if (options.outputs == plan::Outputs::grads) {
+    gather_gradients(options.model, {program, options.mesh, rank}, *executor, out.parameters);
+    return {};
+  }
   const auto parameters = models::parameters(options.model);
-  const bool gradients = options.outputs == plan::Outputs::grads;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!writes_shard(program.params[i], options.mesh, rank)) continue;
-    std::vector<float> shard;
-    if (gradients) {
-      const std::string name = "grad:" + parameters[i].pattern;
-      const ir::Type& type = program.local->type(program.local->param_value(static_cast<int64_t>(i)));
-      const auto* from = reinterpret_cast<const float*>(executor->output(name));
-      shard.assign(from, from + type.elements());
-    } else {
-      exec::ParamView view(*executor, static_cast<int64_t>(i));
-      shard.resize(static_cast<size_t>(view.bytes()) / sizeof(float));
-      for (int64_t at = 0; at < view.bytes(); at += view.row_bytes())
-        std::memcpy(reinterpret_cast<std::byte*>(shard.data()) + at, view.read(at),
-                    static_cast<size_t>(view.row_bytes()));
-      LIGNUM_RETURN_IF_ERROR(view.finish());
-    }
+    exec::ParamView view(*executor, static_cast<int64_t>(i));
+    std::vector<float> shard(static_cast<size_t>(view.bytes()) / sizeof(float));
+    for (int64_t at = 0; at < view.bytes(); at += view.row_bytes())
+      std::memcpy(reinterpret_cast<std::byte*>(shard.data()) + at, view.read(at),
+                  static_cast<size_t>(view.row_bytes()));
+    LIGNUM_RETURN_IF_ERROR(view.finish());
     for_each_run(parameters[i].dims, program.params[i], options.mesh, rank,
                  [&](int64_t local, int64_t global, int64_t count) {
                    std::copy_n(shard.begin() + local, count, out.parameters[i].begin() + global);
@@ -136,11 +131,7 @@ inline Outcome run(const plan::ProgramOptions& o, int32_t steps, Feed feed, cons
   const Result<plan::Program> program = plan::make_program(o);
   EXPECT_TRUE(program.ok()) << program.status().message();
   Outcome out;
-  for (const models::Parameter& p : models::parameters(o.model)) {
-    int64_t n = 1;
-    for (const int64_t d : p.dims) n *= d;
-    out.parameters.emplace_back(static_cast<size_t>(n));
-  }
+  out.parameters = zero_tensors(o.model);
   comm::ThreadWorld world(static_cast<int>(o.mesh.ranks()));
   const Status status =
       world.run([&](comm::Transport& t) { return run_rank(*program, o, host, t, steps, feed, out); });

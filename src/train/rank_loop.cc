@@ -1,7 +1,6 @@
 #include "train/rank_loop.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -25,7 +24,7 @@ struct Culprit {
   ir::Role role = ir::Role::forward;
   int64_t layer = -1, rank = -1;
   double value = 0;
-  std::array<int64_t, 17> when{};
+  decltype(exec::NonFinite::when) when{};
   char kind[64] = {}, path[256] = {};
 };
 
