@@ -80,7 +80,9 @@ class Partitioner {
   }
 
   // Fills `to` with the local form of `from`, whose params lie as given; outputs may be forced to lie as
-  // wanted. Returns the outputs.
+  // wanted. Returns the outputs. Of those that a loop stacks vectors may be open sums still: the ranks add up
+  // the stack, once, instead of a vector an iteration (the gradients of norms, of which a link sees little
+  // but its latency).
   Result<std::vector<Local>> graph(const Graph& from, const std::vector<Sharding>& params,
                                    const std::vector<std::optional<Sharding>>& wanted, Graph& to) {
     to.name = from.name;
@@ -112,7 +114,8 @@ class Partitioner {
       const ir::Output& o = from.outputs()[i];
       b.tag = from.node(o.value).tag;
       b.origin = from.node(o.value).origin;
-      Local& l = resolved(from, o.value, b, map);
+      const bool small = i >= wanted.size() && from.type(o.value).dims.size() <= 1;
+      Local& l = small && !in_stage_ ? map.at(o.value) : resolved(from, o.value, b, map);
       Local out = l;
       if (i < wanted.size() && wanted[i] && !(*wanted[i] == l.sharding)) {
         LIGNUM_ASSIGN_OR_RETURN(out, relaid(from.type(o.value), l, *wanted[i], b, "output " + o.name));
@@ -410,11 +413,13 @@ class Partitioner {
     made.inputs.clear();
     for (const Local& l : in) made.inputs.push_back(l.value);
     for (size_t r = 0; r < outputs.size(); ++r) {
-      LIGNUM_CHECK(outputs[r].partial.empty(), "{} stays open", n.body->outputs()[r].name);
+      const bool carried = static_cast<int64_t>(r) < s.carry;
+      LIGNUM_CHECK(!carried || outputs[r].partial.empty(), "{} stays open", n.body->outputs()[r].name);
       Sharding o = outputs[r].sharding;
-      if (static_cast<int64_t>(r) >= s.carry) o.dims.insert(o.dims.begin(), rows);
+      if (!carried) o.dims.insert(o.dims.begin(), rows);
       made.types[r].dims = local_dims(made.types[r].dims, o, mesh_);
-      map[{id, static_cast<int32_t>(r)}] = {{}, std::move(o), {}};
+      Local& l = map[{id, static_cast<int32_t>(r)}] = {{}, std::move(o), outputs[r].partial};
+      l.maximum = outputs[r].maximum;
     }
     made.body = std::move(body);
     const int32_t at = b.graph().add(std::move(made));
