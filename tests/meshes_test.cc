@@ -50,8 +50,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Setting{"llama_f32",
                 {"model_name=lignum-tiny", "gradient_accumulation_steps=2"},
-                {"tensor=2", "fsdp=2,tensor=2", "fsdp=2,fsdp_transpose=2", "fsdp_transpose=2,tensor=2",
-                 "pipeline=2,fsdp=2", "pipeline=2,tensor=2"}},
+                {"tensor=2", "tensor=4", "fsdp=2,tensor=2", "fsdp=2,fsdp_transpose=2",
+                 "fsdp_transpose=2,tensor=2", "pipeline=2,fsdp=2", "pipeline=2,tensor=2"}},
         Setting{"llama_bf16",
                 {"model_name=lignum-tiny", "dtype=bfloat16"},
                 {"data=2", "fsdp=2", "fsdp=2,tensor=2", "pipeline=2", "data=4", "pipeline=4"}},
@@ -59,7 +59,22 @@ INSTANTIATE_TEST_SUITE_P(
                 {"model_name=lignum-tiny", "dtype=bfloat16", "use_qwix_quantization=true",
                  "quantization=fp8_full"},
                 {"fsdp=2,tensor=2", "pipeline=2"}},
-        Setting{"gemma3", {golden("gemma3")}, {"fsdp=2", "fsdp_transpose=2"}},
+        Setting{"zero1_f32",
+                {"model_name=lignum-tiny", "gradient_accumulation_steps=2", "shard_optimizer_over_data=true"},
+                {"fsdp=2", "data=2", "data=2,fsdp=2", "data=2,tensor=2"}},
+        Setting{"zero1_fp8",
+                {"model_name=lignum-tiny", "dtype=bfloat16", "use_qwix_quantization=true",
+                 "quantization=fp8_full", "shard_optimizer_over_data=true"},
+                {"fsdp=2", "data=2", "data=2,pipeline=2"}},
+        // Two key heads, or one, on more ranks.
+        Setting{"key_heads_bf16",
+                {"model_name=lignum-tiny", "dtype=bfloat16"},
+                {"tensor=4", "fsdp=2,tensor=4", "pipeline=2,tensor=4"}},
+        Setting{"key_heads_fp8",
+                {"model_name=lignum-tiny", "dtype=bfloat16", "use_qwix_quantization=true",
+                 "quantization=fp8_full"},
+                {"tensor=4", "context=2,tensor=4"}},
+        Setting{"gemma3", {golden("gemma3")}, {"fsdp=2", "fsdp_transpose=2", "tensor=4"}},
         // A stage has a whole pattern: five layers with a window and one without.
         Setting{"gemma3_stages",
                 {"model_name=gemma3-4b", "override_model_config=true", "base_num_decoder_layers=12",
@@ -97,15 +112,21 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Axis by axis, refused with the numbers.
 TEST(Mesh, RefusesWhatItCannotCut) {
-  const auto config = config::Config::load({}, {"model_name=lignum-tiny", "dataset_type=synthetic",
-                                                "per_device_batch_size=12", "max_target_length=16"});
-  ASSERT_OK(config);
-  const auto refused = [&](const char* mesh) {
+  const auto refused = [&](const char* mesh, const std::vector<std::string>& words = {}) {
+    std::vector<std::string> all = {"model_name=lignum-tiny", "dataset_type=synthetic",
+                                    "per_device_batch_size=12", "max_target_length=16"};
+    all.insert(all.end(), words.begin(), words.end());
+    const auto config = config::Config::load({}, all);
+    EXPECT_TRUE(config.ok()) << config.status().message();
     return train::verify_meshes(*config, {.steps = 1, .perturbed = 1, .meshes = {mesh}, .log = {}})
         .status()
         .message();
   };
-  EXPECT_NE(refused("tensor=4").find("ici_tensor_parallelism=4: does not divide 2 key heads"),
+  EXPECT_NE(
+      refused("tensor=2", {"override_model_config=true", "base_num_query_heads=6", "base_num_kv_heads=3"})
+          .find("ici_tensor_parallelism=2: 3 key heads are neither a multiple of that"),
+      std::string::npos);
+  EXPECT_NE(refused("tensor=8").find("ici_tensor_parallelism=8: does not divide 4 attention heads"),
             std::string::npos);
   EXPECT_NE(refused("data=8").find("per_device_batch_size=1.5"), std::string::npos);
   EXPECT_NE(

@@ -200,6 +200,8 @@ std::vector<Row> maxtext_rows() {
           .of({"all_gather", "ring"}),
       boolean("context_parallel_load_balance",
               "a rank has a piece from either end of the row, so that all have as much to do in attention"),
+      boolean("shard_optimizer_over_data",
+              "ZeRO-1: ranks of the data axis store parts of weights and moments, gathered once a step"),
       integer("ici_tensor_parallelism", 1, 65536,
               "ranks that share heads and mlp of a layer, and the tokens between; -1: what is left")
           .or_minus_one(),

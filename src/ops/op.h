@@ -110,6 +110,9 @@ struct ShardRule {
   std::string_view result_dims;
   // Factors that cannot be padded: the mesh axis must divide every dim that walks one of these.
   std::vector<int> exact;
+  // A factor of which several ranks may work on one index (a key head, which many query heads read): a dim of
+  // which a rank has one left is cut no further, and what those ranks make of it is an open sum.
+  int shared = -1;
   // How results that are left open over ranks come together: they are added up, or the largest is taken.
   enum class Open : uint8_t { sum, maximum } open = Open::sum;
   // There are as many results as inputs, and result i is a function of input i alone (barrier): factors are

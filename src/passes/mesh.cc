@@ -26,6 +26,8 @@ int64_t Mesh::coordinate(int64_t rank, std::string_view axis) const {
   return 0;
 }
 
+int64_t Mesh::row_sharers() const { return size(kContextAxis) * size("tensor") * size(kCopiesAxis); }
+
 ops::TokenAxis Mesh::tokens() const {
   const int64_t group = size(kContextAxis);
   return {std::string(kContextAxis), group, balanced && group > 1, ring && group > 1};
@@ -50,16 +52,25 @@ std::vector<std::vector<int64_t>> Mesh::groups(std::string_view axis) const {
   return out;
 }
 
+void Mesh::share_key_heads(int64_t kv_heads) {
+  const auto tensor = std::find_if(axes.begin(), axes.end(), [](const MeshAxis& a) { return a.name == "tensor"; });
+  if (tensor == axes.end() || tensor->size <= kv_heads) return;
+  LIGNUM_CHECK(tensor->size % kv_heads == 0, "{} ranks share {} key heads", tensor->size, kv_heads);
+  const int64_t copies = tensor->size / kv_heads;
+  tensor->size = kv_heads;
+  axes.insert(tensor + 1, {std::string(kCopiesAxis), copies});
+}
+
 const AxisRules& default_axis_rules() {
   static const AxisRules rules = {{"activation_batch", {"data", "fsdp", "fsdp_transpose", "pipeline"}},
                                   {"layers", {"pipeline"}},
-                                  {"activation_length", {"context", "tensor"}},
+                                  {"activation_length", {"context", "tensor", "kv_copies"}},
                                   {"activation_attn_length", {"context"}},
                                   {"embed", {"fsdp", "context"}},
-                                  {"q_heads", {"tensor", "fsdp_transpose"}},
+                                  {"q_heads", {"tensor", "kv_copies", "fsdp_transpose"}},
                                   {"kv_heads", {"tensor", "fsdp_transpose"}},
-                                  {"mlp", {"tensor", "fsdp_transpose"}},
-                                  {"vocab", {"tensor", "fsdp_transpose"}}};
+                                  {"mlp", {"tensor", "kv_copies", "fsdp_transpose"}},
+                                  {"vocab", {"tensor", "kv_copies", "fsdp_transpose"}}};
   return rules;
 }
 

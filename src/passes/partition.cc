@@ -25,6 +25,7 @@ constexpr std::string_view kTokens = "activation_length";
 // Inside a pipeline's loops: an axis of no ranks, which cuts the rows that the stages share into
 // microbatches. What is open over it is summed over ticks.
 constexpr const char* kMicrobatch = "microbatch";
+constexpr const char* kDataAxis = "data";
 
 bool contains(const Axes& axes, const std::string& axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
@@ -50,13 +51,20 @@ AxisRules stage_rules(const AxisRules& rules) {
   return out;
 }
 
+// Weights over `data`, too, inside whatever else cuts them: it is gathered by itself.
+AxisRules with_state_over_data(const AxisRules& rules) {
+  AxisRules out = rules;
+  out["embed"].emplace_back(kDataAxis);
+  return out;
+}
+
 class Partitioner {
  public:
   Partitioner(const Mesh& mesh, const Pipeline& pipeline, const AxisRules& rules)
       : mesh_(mesh),
         pipeline_(pipeline),
-        rules_(rules),
-        stage_rules_(stage_rules(rules)),
+        rules_(mesh.state_over_data ? with_state_over_data(rules) : rules),
+        stage_rules_(stage_rules(rules_)),
         tokens_(mesh.tokens()) {
     if (pipeline.stages > 1) mesh_.axes.push_back({kMicrobatch, pipeline.microbatches});
   }
@@ -90,6 +98,7 @@ class Partitioner {
     std::map<Value, Local> map;
     ops::Builder b(to);
     const auto outer_gathers = std::exchange(gathers_, {});
+    const auto outer_loop_gathers = std::exchange(loop_gathers_, {});
     for (int32_t id = 0, p = 0; id < static_cast<int32_t>(from.nodes().size()); ++id) {
       const Node& n = from.node(id);
       b.tag = n.tag;
@@ -124,10 +133,17 @@ class Partitioner {
       outputs.push_back(std::move(out));
     }
     gathers_ = outer_gathers;
+    loop_gathers_ = outer_loop_gathers;
     return outputs;
   }
 
  private:
+  // The node that makes v, in the body of the loop that stacks it.
+  static const Node& made_by(const Graph& from, Value v) {
+    const Node& n = from.node(v);
+    if (!n.body || v.index < ir::scan_of(n).carry) return n;
+    return made_by(*n.body, n.body->outputs()[static_cast<size_t>(v.index)].value);
+  }
   // Finishes a partial sum, once: reduce_scatter where the value's names want an axis, all_reduce for the
   // others.
   Local& resolved(const Graph& from, Value v, ops::Builder& b, std::map<Value, Local>& map) {
@@ -141,7 +157,7 @@ class Partitioner {
     if (left.empty()) return l;
     const ir::Tag tag = b.tag;
     const int32_t origin = b.origin;
-    b.tag = from.node(v).tag;
+    b.tag = made_by(from, v).tag;
     b.tag.name.clear();
     b.origin = from.node(v).origin;
     const Sharding target = by_names(from.type(v));
@@ -237,6 +253,7 @@ class Partitioner {
     // A sum may stay open through a linear op when all its inputs are open over the same axes.
     Axes partial;
     if (rule.linear && !n.inputs.empty()) {
+      for (const Value v : n.inputs) open_over_copies(n.inputs, v, b, map);
       partial = map.at(n.inputs[0]).partial;
       for (const Value v : n.inputs)
         if (map.at(v).partial != partial || map.at(v).maximum) partial.clear();
@@ -250,24 +267,27 @@ class Partitioner {
 
     const std::vector<Axes> factors = assign(n, rule, site.site, in);
     Values inputs;
+    const auto cut = [&](int f, int64_t size) {
+      return f < 0 ? Axes{} : dim_axes(rule, f, factors[static_cast<size_t>(f)], size);
+    };
     for (size_t i = 0; i < in.size(); ++i) {
       Sharding want;
-      for (const int f : rule.in[i]) want.dims.push_back(f < 0 ? Axes{} : factors[static_cast<size_t>(f)]);
+      for (size_t d = 0; d < rule.in[i].size(); ++d)
+        want.dims.push_back(cut(rule.in[i][d], site.site.in[i].dims[d]));
       LIGNUM_ASSIGN_OR_RETURN(const Local l, relaid(from.type(n.inputs[i]), in[i], want, b, n.kind));
       inputs.push_back(l.value);
     }
     std::vector<Sharding> out(n.types.size());
     std::vector<Axes> open(n.types.size(), partial);
     for (size_t r = 0; r < n.types.size(); ++r) {
-      std::set<int> there;
-      for (const int f : rule.out[r]) {
-        out[r].dims.push_back(f < 0 ? Axes{} : factors[static_cast<size_t>(f)]);
-        there.insert(f);
+      std::set<std::string> there;
+      for (size_t d = 0; d < rule.out[r].size(); ++d) {
+        out[r].dims.push_back(cut(rule.out[r][d], n.types[r].dims[d]));
+        there.insert(out[r].dims[d].begin(), out[r].dims[d].end());
       }
-      for (int f = 0; f < static_cast<int>(factors.size()); ++f)
-        if (!there.contains(f))
-          open[r].insert(open[r].end(), factors[static_cast<size_t>(f)].begin(),
-                         factors[static_cast<size_t>(f)].end());
+      for (const Axes& axes : factors)
+        std::copy_if(axes.begin(), axes.end(), std::back_inserter(open[r]),
+                     [&](const std::string& axis) { return !there.contains(axis); });
     }
     ir::Attrs attrs = n.attrs;
     if (!rule.result_dims.empty())
@@ -294,9 +314,43 @@ class Partitioner {
   }
   using Values = std::vector<Value>;
 
+  // Ranks with copies of key heads have the same gradient by what these heads read, and an open sum of it by
+  // what query heads read: the former is the sum of the first one's and zeros.
+  void open_over_copies(const Values& operands, Value v, ops::Builder& b, std::map<Value, Local>& map) {
+    const std::string axis(kCopiesAxis);
+    const Local& l = map.at(v);
+    Axes open = l.partial;
+    open.push_back(axis);
+    const bool wanted = std::any_of(operands.begin(), operands.end(), [&](Value other) {
+      const Local& o = map.at(other);
+      return o.partial == open && o.sharding == l.sharding && !o.maximum;
+    });
+    if (!wanted) return;
+    ops::Dims stack = b.type(l.value).dims;
+    stack.insert(stack.begin(), 1);
+    const Value rank = b.add("axis_index", {}, {{"axis", axis}, {"group", mesh_.size(axis)}});
+    Local opened = l;
+    opened.value = b.add("take_row", {b.reshape(l.value, std::move(stack)), rank});
+    opened.partial = std::move(open);
+    opened.narrow = {};
+    map[v] = std::move(opened);
+  }
+
   Values local(const ops::ShardRule& rule, const ops::Site& site, const Values& inputs, ops::Builder& b) {
     const Value rank = b.add("axis_index", {}, {{"axis", tokens_.axis}, {"group", tokens_.group}});
     return rule.local({b, site, inputs, tokens_, rank});
+  }
+
+  // What a factor's axes cut of a dim that walks it: of a shared one those until a rank has one index left.
+  Axes dim_axes(const ops::ShardRule& rule, int f, const Axes& axes, int64_t size) const {
+    if (f != rule.shared) return axes;
+    Axes out;
+    for (const std::string& axis : axes) {
+      if (size <= 1) break;
+      out.push_back(axis);
+      size /= mesh_.size(axis);
+    }
+    return out;
   }
 
   // The mesh axes of each factor. An axis goes to the first factor that an input asks for it with; a factor
@@ -330,9 +384,9 @@ class Partitioner {
           for (const std::string& axis : in[i].sharding.dims[d])
             if (!taken.contains(axis) && !yields(i, d, axis) && (f != rule.placed || axis == kContextAxis))
               here.push_back(axis);
-          if (!axes) {
+          if (!axes || (f == rule.shared && here.size() > axes->size())) {
             axes = here;
-          } else {
+          } else if (f != rule.shared) {
             // The common prefix: an operand that has the dim less cut decides.
             size_t k = 0;
             while (k < axes->size() && k < here.size() && (*axes)[k] == here[k]) ++k;
@@ -348,7 +402,7 @@ class Partitioner {
       for (size_t i = 0; i < in.size(); ++i)
         for (size_t d = 0; d < rule.in[i].size(); ++d)
           if (rule.in[i][d] == f && in[i].fluid == nullptr)
-            for (size_t k = 0; k < axes->size(); ++k)
+            for (size_t k = 0; k < dim_axes(rule, f, *axes, site.in[i].dims[d]).size(); ++k)
               if (k >= in[i].sharding.dims[d].size() || in[i].sharding.dims[d][k] != (*axes)[k])
                 axes->resize(k);
       if (std::find(rule.exact.begin(), rule.exact.end(), f) != rule.exact.end())
@@ -373,11 +427,14 @@ class Partitioner {
   // Axes are given up, innermost first, until they divide every dim that walks the factor.
   void shrink_to_exact(const ops::ShardRule& rule, const ops::Site& site, int factor, Axes& axes) const {
     const auto divides = [&](std::span<const Type> types, const std::vector<std::vector<int>>& dims) {
-      int64_t cut = 1;
-      for (const std::string& axis : axes) cut *= mesh_.size(axis);
       for (size_t i = 0; i < dims.size(); ++i)
-        for (size_t d = 0; d < dims[i].size(); ++d)
-          if (dims[i][d] == factor && types[i].dims[d] % cut != 0) return false;
+        for (size_t d = 0; d < dims[i].size(); ++d) {
+          if (dims[i][d] != factor) continue;
+          int64_t cut = 1;
+          for (const std::string& axis : dim_axes(rule, factor, axes, types[i].dims[d]))
+            cut *= mesh_.size(axis);
+          if (types[i].dims[d] % cut != 0) return false;
+        }
       return true;
     };
     while (!axes.empty() && !(divides(site.in, rule.in) && divides(site.out, rule.out))) axes.pop_back();
@@ -388,7 +445,11 @@ class Partitioner {
     Scan s = ir::scan_of(n);
     if (!in_stage_ && s.carry > 0 && cut_stack(n, s, map)) return staged_scan(from, id, b, map);
     std::vector<Local> in;
-    for (const Value v : n.inputs) in.push_back(resolved(from, v, b, map));
+    for (const Value v : n.inputs) {
+      in.push_back(resolved(from, v, b, map));
+      if (!mesh_.state_over_data || s.carry == 0 || static_cast<int64_t>(in.size()) <= s.carry) continue;
+      LIGNUM_ASSIGN_OR_RETURN(in.back(), gathered_for_loops(from, v, in.back(), b));
+    }
     std::vector<Sharding> params;
     Axes rows;  // a loop over layers that keep to themselves (an update): each stage runs its own
     for (size_t i = 0; i < in.size(); ++i) {
@@ -426,6 +487,19 @@ class Partitioner {
     for (size_t r = 0; r < outputs.size(); ++r)
       map[{id, static_cast<int32_t>(r)}].value = {at, static_cast<int32_t>(r)};
     return {};
+  }
+
+  // A stack of weights that ranks of `data` store parts of, whole, for all loops that read it.
+  Result<Local> gathered_for_loops(const Graph& from, Value v, const Local& l, ops::Builder& b) {
+    Sharding whole = l.sharding;
+    for (size_t d = 0; d < whole.dims.size(); ++d)
+      if (ops::name_of(from.type(v), static_cast<int64_t>(d)) == "embed")
+        std::erase(whole.dims[d], kDataAxis);
+    if (whole == l.sharding) return l;
+    const auto outer = std::exchange(gathers_, std::exchange(loop_gathers_, {}));
+    Result<Local> out = relaid(from.type(v), l, whole, b, "a loop");
+    loop_gathers_ = std::exchange(gathers_, outer);
+    return out;
   }
 
   // Whether the loop slices what the stages share, or what another loop over ticks keeps.
@@ -497,7 +571,7 @@ class Partitioner {
 
   Mesh mesh_;
   const Pipeline& pipeline_;
-  const AxisRules& rules_;
+  const AxisRules rules_;
   const AxisRules stage_rules_;
   const ops::TokenAxis tokens_;
   bool in_stage_ = false;  // in the body of a pipeline's loop
@@ -505,6 +579,8 @@ class Partitioner {
   // and gradient both read is gathered once, under its first reader's tag. Not across a loop: it would be
   // held all along it.
   std::map<std::tuple<Value, std::string, size_t>, Value> gathers_;
+  // What is held across loops nevertheless (state_over_data).
+  std::map<std::tuple<Value, std::string, size_t>, Value> loop_gathers_;
 };
 
 }  // namespace

@@ -15,6 +15,9 @@ namespace lignum::passes {
 // The mesh axis whose ranks have parts of a row's tokens.
 inline constexpr std::string_view kContextAxis = "context";
 
+// The ranks of `tensor` that have the same key heads, where these are fewer than the ranks.
+inline constexpr std::string_view kCopiesAxis = "kv_copies";
+
 // The axes in order, the last fastest: rank = ((c0 * size1) + c1) * size2 + c2 ... Axes of size 1 may be left
 // out.
 struct MeshAxis {
@@ -25,12 +28,20 @@ struct Mesh {
   std::vector<MeshAxis> axes;
   // How the axis `context` cuts the tokens of a row, and how attention gets at others' keys (ops::TokenAxis).
   bool balanced = false, ring = false;
+  // ZeRO-1 (MaxText's shard_optimizer_over_data): ranks of `data` store parts of weights and moments, as with
+  // fsdp, but a loop's weights are gathered once, before it.
+  bool state_over_data = false;
   int64_t ranks() const;
   int64_t size(std::string_view axis) const;  // 1 for an axis that is not there
   // The groups of ranks that differ in `axis` alone, each in ascending order.
   std::vector<std::vector<int64_t>> groups(std::string_view axis) const;
   int64_t coordinate(int64_t rank, std::string_view axis) const;
   ops::TokenAxis tokens() const;
+  // Ranks that see the same rows: those of context, tensor, kv_copies, which are the last axes.
+  int64_t row_sharers() const;
+  // Where `tensor` has more ranks than there are key heads, a multiple of them: the axis becomes `tensor`,
+  // over which key heads are cut, and `kv_copies` inside it, over which all else that tensor cuts is cut too.
+  void share_key_heads(int64_t kv_heads);
 };
 
 // MaxText's logical_axis_rules: the mesh axes that shard a logical name, outermost first.

@@ -144,6 +144,7 @@ Result<std::string> run(const Command& c, const ir::Graph& g) {
       mesh.axes.push_back({axis, c.number(axis, 1)});
     mesh.balanced = c.number("balanced", 0) != 0;
     mesh.ring = c.number("ring", 0) != 0;
+    mesh.state_over_data = c.number("state_over_data", 0) != 0;
     const Pipeline pipeline{mesh.size("pipeline"), c.number("microbatches", mesh.size("pipeline")),
                             c.number("repeats", 1)};
     const ir::Graph step = c.number("autodiff", 0) != 0 ? remat(autodiff(g), {}) : g;

@@ -39,7 +39,7 @@ Lever remat_lever(const ProgramOptions& o) {
 // Fewer rows at a time, as many tokens a step.
 Lever accumulation_lever(const ProgramOptions& o) {
   Lever lever;
-  const int64_t rows = o.shape.batch * o.mesh.size("context") * o.mesh.size("tensor") / o.mesh.ranks();
+  const int64_t rows = o.shape.batch * o.mesh.row_sharers() / o.mesh.ranks();
   for (int64_t parts = 2; parts <= rows; ++parts) {
     if (rows % parts != 0) continue;
     const int64_t batch = o.shape.batch / parts;

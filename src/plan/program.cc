@@ -40,14 +40,19 @@ Status check_size(const config::Config& c, const config::ModelConfig& m, int64_t
 Status check_tensor_parallelism(const config::Config& c, const config::ModelConfig& m, int64_t ranks) {
   const std::pair<const char*, int64_t> cut[] = {
       {"attention heads", m.heads},
-      {"key heads", m.kv_heads},
       {"of the MLP's width", m.mlp},
       {"tokens of a row (max_target_length)", c.integer("max_target_length")}};
   for (const auto& [what, count] : cut)
     if (count % ranks != 0)
       return user_error(
-          "ici_tensor_parallelism={}: does not divide {} {}; set it to a divisor of all of {}, {}, {} and {}",
-          ranks, count, what, cut[0].second, cut[1].second, cut[2].second, cut[3].second);
+          "ici_tensor_parallelism={}: does not divide {} {}; set it to a divisor of all of {}, {} and {}",
+          ranks, count, what, cut[0].second, cut[1].second, cut[2].second);
+  if (m.kv_heads % ranks != 0 && ranks % m.kv_heads != 0)
+    return user_error(
+        "ici_tensor_parallelism={}: {} key heads are neither a multiple of that (each rank has some) nor a "
+        "divisor (ranks have copies); set it to a divisor of {}, or a multiple that divides {} attention "
+        "heads",
+        ranks, m.kv_heads, m.kv_heads, m.heads);
   return {};
 }
 
@@ -55,7 +60,7 @@ Status check_tensor_parallelism(const config::Config& c, const config::ModelConf
 Status check_context_parallelism(const config::Config& c, const passes::Mesh& mesh) {
   const ops::TokenAxis axis = mesh.tokens();
   const int64_t tokens = c.integer("max_target_length"), pieces = axis.group * axis.pieces(),
-                tensor = mesh.size("tensor"),
+                tensor = mesh.size("tensor") * mesh.size(passes::kCopiesAxis),
                 all = std::max<int64_t>(1, std::lcm(pieces, axis.group * tensor));
   if (axis.group == 1 || tokens % all == 0) return {};
   return user_error(
@@ -236,7 +241,11 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   LIGNUM_RETURN_IF_ERROR(check_tensor_parallelism(c, model, mesh.size("tensor")));
   for (size_t i = 0; i < config::kMeshAxes.size(); ++i)
     o.mesh.axes.push_back({std::string(config::kMeshAxes[i]), mesh.sizes[i]});
+  o.mesh.share_key_heads(model.kv_heads);
   o.mesh.balanced = c.boolean("context_parallel_load_balance");
+  o.mesh.state_over_data = c.boolean("shard_optimizer_over_data");
+  if (o.mesh.state_over_data && mesh.size("data") == 1)
+    o.notes.emplace_back("shard_optimizer_over_data has no effect with ici_data_parallelism=1");
   o.mesh.ring = c.text("context_parallel_strategy") == "ring";
   LIGNUM_RETURN_IF_ERROR(check_context_parallelism(c, o.mesh));
   LIGNUM_ASSIGN_OR_RETURN(o.pipeline, read_pipeline(c, model, mesh, o.shape.batch, o.notes));
@@ -283,6 +292,11 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   if (o.optimizer.offloaded && o.optimizer.moments().empty())
     o.notes.emplace_back("optimizer_memory_host_offload: sgd without momentum keeps nothing to offload");
   LIGNUM_RETURN_IF_ERROR(check_pipelined(c, o));
+  if (o.mesh.state_over_data && o.host_parameters)
+    return user_error(
+        "shard_optimizer_over_data=true with parameter_memory_host_offload=true: weights in host memory are "
+        "not "
+        "gathered at once; use ici_fsdp_parallelism in place of ici_data_parallelism");
   o.schedule.prefetch_distance = c.integer("prefetch_distance");
   o.schedule.overlap = c.text("overlap") == "on";
   return o;
@@ -325,6 +339,8 @@ struct FinishOptions {
 Result<Program> finish(ir::Graph global, const FinishOptions& o, const Done& done) {
   Program p;
   ir::number_origins(global);
+  if (o.mesh.state_over_data)
+    global = passes::hoist_casts(global);  // what is gathered once is gathered narrow
   p.global = std::move(global);
   LIGNUM_ASSIGN_OR_RETURN(passes::Partitioned local, passes::partition(p.global, o.mesh, o.pipeline));
   LIGNUM_RETURN_IF_ERROR(done("partition", local.graph));

@@ -14,10 +14,10 @@ namespace lignum::train {
 Result<std::unique_ptr<exec::Executor>> make_executor(const Setup& setup, const plan::Program& program,
                                                       const Ranks& ranks, Parallel& pool, int64_t budget);
 
-// Which rows of a global batch a rank sees: ranks of one context or tensor axis, which are the last two, see
+// Which rows of a global batch a rank sees: ranks of one context or tensor axis, which are the last ones, see
 // the same.
 inline int64_t row_group(const passes::Mesh& mesh, int64_t rank) {
-  return rank / (mesh.size("context") * mesh.size("tensor"));
+  return rank / mesh.row_sharers();
 }
 
 // The i32 params of a step, [micro_steps, rows, seq] or [rows, seq]: of each row the tokens that the rank

@@ -89,7 +89,7 @@ Result<Setup> make_setup(const config::Config& config, const hw::Spec* spec, con
   s.step.threads = s.threads;
   s.step.bf16_dot = kernels::bf16_dot_name(s.kernels.choice.bf16_dot);
   s.step.fp16_sums = s.kernels.choice.fp8_accumulation == kernels::Fp8Accumulation::fp16_64;
-  const int64_t groups = s.ranks / (s.step.mesh.size("context") * s.step.mesh.size("tensor"));
+  const int64_t groups = s.ranks / s.step.mesh.row_sharers();
   s.batch = {s.step.shape.batch / groups, s.step.shape.sequence, groups, s.step.accumulation};
   s.schedule = LearningRateSchedule::from(config);
   s.host_memory = config.text("host_memory");

@@ -186,8 +186,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 // and so has a pipeline alone whose microbatches are its stages' rows, but that it finds scales for each
 // (docs/numerics.md).
 std::string bits_class(const Setup& s) {
-  for (const char* axis : {"fsdp_transpose", "context", "tensor"})
-    if (s.step.mesh.size(axis) > 1) return {};
+  if (s.step.mesh.size("fsdp_transpose") > 1 || s.step.mesh.row_sharers() > 1) return {};
   const passes::Pipeline& p = s.step.pipeline;
   if (p.stages > 1 && (s.ranks != p.stages || p.microbatches != p.stages || !s.step.quantization.empty()))
     return {};

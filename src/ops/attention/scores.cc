@@ -140,6 +140,7 @@ ShardRule attention_rule(const Site& s, FunctionRef<void(const AttentionFactors&
   };
   ShardRule rule = rule_of(false);
   rule.exact = {1};
+  rule.shared = 1;
   if (is_placed(s.attrs)) return rule;
   ShardRule ring = rule_of(true);
   rule.exact.push_back(2);

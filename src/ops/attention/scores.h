@@ -33,7 +33,7 @@ Result<kernels::AttentionTokens> attention_tokens(const CpuCall&, const kernels:
 Type lse_type(const Type& q);
 
 // Factor 0 walks the batch, 1 the heads (those of q and the key heads that they read, which a rank's share
-// has only where the ranks divide both numbers), 2 the queries, which see all keys; or, where shards go
+// has where the ranks divide both numbers, or the key heads the ranks), 2 the queries, which see all keys; or, where shards go
 // round, 2 walks the keys of a shard too.
 struct AttentionFactors {
   explicit AttentionFactors(bool ring) { kv[1] = key_segments[1] = ring ? 2 : -1; }
