@@ -55,10 +55,11 @@ struct Collective {
   int64_t local_rows = 1;
   int64_t row_elems = 1;
   int64_t logical_rows = 1;
-  int group = 0;   // as given by Transport::add_group
-  int root = 0;    // broadcast: position in the group
-  int shift = 0;   // permute: 0..G-1
-  int64_t id = 0;  // the graph's node, say: compared between ranks, and named in errors
+  int group = 0;             // as given by Transport::add_group
+  int root = 0;              // broadcast: position in the group
+  int shift = 0;             // permute: 0..G-1
+  int64_t id = 0;            // the graph's node, say: compared between ranks, and named in errors
+  int64_t submitted_ns = 0;  // steady_ns() when an engine took it; 0: it is run at once
 };
 
 // Ok, or what in the collective is wrong for a group of that many ranks.

@@ -21,7 +21,8 @@ class CommEngine {
 
   // As WorkQueue's: collectives run one after the other in the order of submission; their buffers are the
   // engine's until the wait.
-  Ticket submit(const Collective& collective, Timing* timing = nullptr) {
+  Ticket submit(Collective collective, Timing* timing = nullptr) {
+    collective.submitted_ns = steady_ns();
     return queue_.submit(collective, timing);
   }
   Status wait(Ticket ticket) { return queue_.wait(ticket); }

@@ -1,5 +1,6 @@
 // A transport over a link that is slower than memory: what a collective would take on it passes in sleep
-// before the bytes are moved, as if an engine outside the processor moved them.
+// before the bytes are moved, as if an engine outside the processor moved them. The link has a queue: it goes
+// on to the next collective that is submitted whether or not this thread has been woken up by then.
 #pragma once
 
 #include <functional>
@@ -10,8 +11,9 @@ namespace lignum::comm {
 
 class PacedTransport final : public Transport {
  public:
-  // seconds(collective, ranks of its group): counted from when the last of them calls. `inner` outlives this
-  // and has no other user but for abort() and status().
+  // seconds(collective, ranks of its group): counted from when the last of them submits it (or runs it, where
+  // no engine does), and the link is free. `inner` outlives this and has no other user but for abort() and
+  // status().
   using Seconds = std::function<double(const Collective&, int group_size)>;
   PacedTransport(Transport& inner, Seconds seconds) : inner_(inner), seconds_(std::move(seconds)) {}
 
@@ -29,6 +31,7 @@ class PacedTransport final : public Transport {
  private:
   Transport& inner_;
   const Seconds seconds_;
+  int64_t free_ns_ = 0;  // when the link has done what came before
 };
 
 }  // namespace lignum::comm

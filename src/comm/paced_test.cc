@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "comm/threads.h"
+#include "comm/work_queue.h"
 
 namespace lignum::comm {
 namespace {
@@ -23,6 +24,27 @@ TEST(Paced, ACollectiveTakesItsTimeAndMovesTheSame) {
     LIGNUM_RETURN_IF_ERROR(paced.run({.kind = Kind::all_reduce, .in = &own, .out = &sum, .group = group}));
     EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), kSeconds);
     EXPECT_EQ(sum, 3);
+    return {};
+  });
+  EXPECT_TRUE(ended.ok()) << ended.message();
+}
+
+// Three sums of 20 s each, submitted 100 s ago to an engine that comes to them now: the link has done them
+// all.
+TEST(Paced, TheLinkDoesNotWaitForTheThread) {
+  const Status ended = ThreadWorld(2).run([](Transport& inner) -> Status {
+    PacedTransport paced(inner, [](const Collective&, int) { return 20.0; });
+    LIGNUM_ASSIGN_OR_RETURN(const int group, paced.add_group(std::array{0, 1}));
+    float value = 1;
+    const int64_t begin = steady_ns();
+    for (int i = 0; i < 3; ++i)
+      LIGNUM_RETURN_IF_ERROR(paced.run({.kind = Kind::all_reduce,
+                                        .in = &value,
+                                        .out = &value,
+                                        .group = group,
+                                        .submitted_ns = begin - 100'000'000'000}));
+    EXPECT_LT(steady_ns() - begin, 20'000'000'000);
+    EXPECT_EQ(value, 8);
     return {};
   });
   EXPECT_TRUE(ended.ok()) << ended.message();
