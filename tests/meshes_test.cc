@@ -159,6 +159,39 @@ TEST(Mesh, TokensLieInPieces) {
   EXPECT_EQ(tokens({"context"}, 2), (Tokens{8, 9, 10, 11, 12, 13, 14, 15}));
 }
 
+// Devices are counted slice by slice: of each axis the part over slices is the slower.
+TEST(Mesh, DevicesAreCountedSliceBySlice) {
+  const passes::Mesh mesh{{{"data", 2}, {"fsdp", 4, 2}, {"tensor", 2}}};
+  EXPECT_EQ(mesh.slices(), 2);
+  std::vector<int64_t> devices;
+  for (int64_t r = 0; r < mesh.ranks(); ++r) devices.push_back(mesh.device(r));
+  EXPECT_EQ(devices, (std::vector<int64_t>{0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15}));
+  EXPECT_EQ(mesh.inside("tensor"), 1);
+  EXPECT_EQ(mesh.inside("fsdp"), 2);
+  EXPECT_EQ(mesh.inside("data"), 4);
+  // Groups are of ranks: a gather over fsdp is one of four, in two slices.
+  EXPECT_EQ(mesh.groups("fsdp")[1], (std::vector<int64_t>{1, 3, 5, 7}));
+  const passes::Mesh outermost{{{"pipeline", 2, 2}, {"fsdp", 4}}};
+  for (int64_t r = 0; r < outermost.ranks(); ++r) EXPECT_EQ(outermost.device(r), r);
+}
+
+// Which ranks share a slice changes nothing of a run.
+TEST(Mesh, AxesOverSlicesAreTheSameRun) {
+  const RunFolder f;
+  const auto losses = [&](const char* name, std::vector<std::string> words) {
+    words.insert(words.end(), {"steps=3", "per_device_batch_size=1", "ici_fsdp_parallelism=1"});
+    const auto run = f.train(name, words);
+    EXPECT_TRUE(run.ok()) << run.status().message();
+    std::vector<double> out;
+    for (const auto& record : f.steps(name)) out.push_back(record["loss"].get<double>());
+    return out;
+  };
+  const auto one = losses("ici", {"ici_data_parallelism=2", "ici_tensor_parallelism=2"});
+  ASSERT_EQ(one.size(), 3U);
+  EXPECT_EQ(losses("dcn", {"ici_data_parallelism=2", "dcn_tensor_parallelism=2"}), one);
+  EXPECT_EQ(losses("both", {"dcn_data_parallelism=2", "dcn_tensor_parallelism=2"}), one);
+}
+
 // Packed documents on context meshes: cut anywhere, by keys that are gathered and keys that go round.
 TEST(Mesh, PackedDocumentsAreTheSameOnContextMeshes) {
   const RunFolder f;

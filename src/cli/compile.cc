@@ -1,6 +1,10 @@
 // lignum compile: a training step for TPU devices that need not be there.
+#include <fmt/ranges.h>
+
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "cli/common.h"
@@ -46,6 +50,8 @@ nlohmann::ordered_json to_json(const Target& target, const pjrt::CompiledStep& s
                                const std::vector<Loop>& loops) {
   const pjrt::MemoryStats& m = step.memory;
   nlohmann::ordered_json j = {{"topology", target.topology->text()},
+                              {"slices", target.topology->slices},
+                              {"mesh", target.mesh_json()},
                               {"devices", target.devices},
                               {"program_bytes", program_bytes},
                               {"peak_bytes", m.device_peak()},
@@ -55,7 +61,8 @@ nlohmann::ordered_json to_json(const Target& target, const pjrt::CompiledStep& s
                               {"temporaries_bytes", m.temporaries},
                               {"host_arguments_bytes", m.host_arguments},
                               {"host_temporaries_bytes", m.host_temporaries},
-                              {"device_memory", target.device_memory}};
+                              {"device_memory", target.device_memory},
+                              {"collectives", step.program.count_collectives()}};
   for (const Loop& loop : loops) {
     nlohmann::ordered_json collectives = nlohmann::ordered_json::array();
     for (const pjrt::AsyncCollective& c : loop.collectives)
@@ -73,7 +80,7 @@ void print(const Target& target, const pjrt::CompiledStep& step, int64_t program
            const std::vector<Loop>& loops) {
   const auto bytes = [](int64_t n) { return plan::bytes_text(static_cast<double>(n)); };
   const pjrt::MemoryStats& m = step.memory;
-  print_line(target.describe());
+  target.print();
   print_line(fmt::format("program {}", bytes(program_bytes)));
   print_line(fmt::format(
       "memory of a device, as compiled: peak {} of {}; arguments {}, outputs {} ({} of them in place), "
@@ -83,6 +90,10 @@ void print(const Target& target, const pjrt::CompiledStep& step, int64_t program
   if (m.host_arguments + m.host_temporaries > 0)
     print_line(fmt::format("host memory of a device, as compiled: arguments {}, temporaries {}",
                            bytes(m.host_arguments), bytes(m.host_temporaries)));
+  std::vector<std::string> kinds;
+  for (const auto& [kind, n] : step.program.count_collectives())
+    kinds.push_back(fmt::format("{} {}", n, kind));
+  if (!kinds.empty()) print_line(fmt::format("collectives in the program: {}", fmt::join(kinds, ", ")));
   for (const Loop& loop : loops) {
     print_line(fmt::format(
         "loop {}: {} matmuls, {:.2f} M cycles an iteration, {:.2f} M of them with matmuls (estimated)",
@@ -108,10 +119,12 @@ Status run_compile(const CompileArguments& a) {
   }
   LIGNUM_ASSIGN_OR_RETURN(const pjrt::Plugin plugin,
                           pjrt::Plugin::load(pjrt::PluginKind::tpu, config.text("plugin")));
-  LIGNUM_ASSIGN_OR_RETURN(const pjrt::Topology topology,
-                          pjrt::Topology::create(plugin, target.topology->text()));
-  LIGNUM_ASSIGN_OR_RETURN(const pjrt::CompiledStep step,
-                          pjrt::compile_step(topology, *program.local, options, flags));
+  LIGNUM_ASSIGN_OR_RETURN(
+      const pjrt::Topology topology,
+      pjrt::Topology::create(plugin, target.topology->text(), {.num_slices = target.topology->slices}));
+  LIGNUM_ASSIGN_OR_RETURN(
+      const pjrt::CompiledStep step,
+      pjrt::compile_step(topology, *program.local, options, flags, train::places(target.step.mesh)));
   if (!a.hlo.empty()) LIGNUM_RETURN_IF_ERROR(write_file_atomic(a.hlo, step.program.to_text()));
   LIGNUM_ASSIGN_OR_RETURN(const int64_t program_bytes, step.compiled.serialized_size());
   const std::vector<Loop> loops = loops_of(step.program);
@@ -140,7 +153,9 @@ void add_compile(CLI::App& app, Outcome& outcome) {
   add_examples(
       verb, "compile [config.yml] [key=value ...] [--stablehlo PATH] [--hlo PATH] [--json]",
       {"compile model_name=lignum-61m compile_topology=tpu7x:2x2x1 ici_fsdp_parallelism=8 dtype=bfloat16",
-       "compile configs/quickstart.yml compile_topology=tpu7x-8 ici_fsdp_parallelism=8 --hlo step.txt"});
+       "compile configs/quickstart.yml compile_topology=tpu7x-8 ici_fsdp_parallelism=8 --hlo step.txt",
+       "compile configs/quickstart.yml compile_topology=tpu7x-8 compile_topology_num_slices=2 "
+       "dcn_data_parallelism=2"});
   verb.final_callback([a, &outcome] { outcome.status = run_compile(*a); });
 }
 

@@ -29,10 +29,12 @@ Status run_plan(const PlanArguments& a) {
   plan::ReportOptions report = a.report;
   report.device_memory = target.device_memory;
   if (a.json) {
-    print_line(plan::report_json(price, program.memory, *target.spec, report).dump());
+    nlohmann::ordered_json j = plan::report_json(price, program.memory, *target.spec, report);
+    if (target.topology) j["mesh"] = target.mesh_json();
+    print_line(j.dump());
     return {};
   }
-  print_line(target.describe());
+  target.print();
   for (const std::string& note : program.notes) print_line(note);
   print_line("");
   print_line(plan::memory_table(program.memory, report));

@@ -1,6 +1,9 @@
 #include "cli/target.h"
 
+#include <nlohmann/json.hpp>
+
 #include "cli/common.h"
+#include "plan/price.h"
 #include "train/setup.h"
 
 namespace lignum::cli {
@@ -9,11 +12,34 @@ std::string Target::describe() const {
   std::string mesh;
   for (const passes::MeshAxis& a : step.mesh.axes)
     if (a.size > 1 || a.name == "data" || a.name == "fsdp") mesh += fmt::format(" {}={}", a.name, a.size);
-  const std::string where = topology ? topology->text() : spec ? spec->name() : "this machine";
+  const std::string where = topology ? topology->describe() : spec ? spec->name() : "this machine";
   return fmt::format("{} parameters on {}: {} {}{}, mesh{}; {} rows of {} tokens a micro-step; {}",
                      step.model.parameters(), where, devices, topology ? "device" : "rank",
                      devices == 1 ? "" : "s", mesh, step.shape.batch, step.shape.sequence,
                      passes::describe(step.optimizer));
+}
+
+std::vector<Target::Axis> Target::axes() const {
+  std::vector<Axis> axes;
+  if (!topology) return axes;
+  for (const passes::MeshAxis& a : step.mesh.axes) {
+    if (a.size == 1) continue;
+    const Result<hw::Group> group = plan::place_axis(step.mesh, a.name, *topology);
+    axes.push_back({a.name, a.size, group.ok() ? group->describe() : "cuts across the torus"});
+  }
+  return axes;
+}
+
+void Target::print() const {
+  print_line(describe());
+  for (const Axis& a : axes())
+    print_line(fmt::format("  mesh axis {}, {} devices: {}", a.name, a.size, a.on));
+}
+
+nlohmann::ordered_json Target::mesh_json() const {
+  nlohmann::ordered_json mesh = nlohmann::ordered_json::array();
+  for (const Axis& a : axes()) mesh.push_back({{"axis", a.name}, {"devices", a.size}, {"on", a.on}});
+  return mesh;
 }
 
 Result<Target> find_target(const config::Config& config) {
@@ -30,7 +56,8 @@ Result<Target> find_target(const config::Config& config) {
     } else {
       LIGNUM_ASSIGN_OR_RETURN(t.spec, hw::Spec::load(topology.substr(0, topology.find_first_of(":-"))));
     }
-    LIGNUM_ASSIGN_OR_RETURN(t.topology, hw::parse_topology(topology, *t.spec));
+    LIGNUM_ASSIGN_OR_RETURN(t.topology,
+                            hw::parse_topology(topology, *t.spec, static_cast<int>(config.slices())));
     t.devices = t.topology->devices();
     LIGNUM_ASSIGN_OR_RETURN(const config::ModelConfig model, config::model_from_config(config));
     LIGNUM_ASSIGN_OR_RETURN(t.step, train::step_options(config, model, t.devices));

@@ -166,6 +166,9 @@ void Config::note_without_effect() {
         (key == "quantization_scales" || key == "bwd_stochastic_rounding" ||
          text("quantization_rules").empty()))
       notes_.push_back(fmt::format("{} has no effect: nothing is quantised by `quantization`", key));
+  if (is_set("compile_topology_num_slices") && text("compile_topology").empty())
+    notes_.push_back(fmt::format("compile_topology_num_slices={} has no effect without compile_topology",
+                                 integer("compile_topology_num_slices")));
   if (boolean("use_qwix_quantization")) return;
   for (const std::string_view key : {"quantization_metrics", "save_quant_stats_path", "load_quant_stats_path",
                                      "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"})
@@ -252,7 +255,9 @@ int64_t Mesh::devices() const {
 
 namespace {
 
-std::string mesh_key(std::string_view axis) { return fmt::format("ici_{}_parallelism", axis); }
+std::string mesh_key(std::string_view net, std::string_view axis) {
+  return fmt::format("{}_{}_parallelism", net, axis);
+}
 
 // The product of the axes, a -1 axis counting as 1; more than kMaxDevices is kMaxDevices + 1.
 int64_t mesh_product(const std::vector<int64_t>& sizes) {
@@ -261,25 +266,16 @@ int64_t mesh_product(const std::vector<int64_t>& sizes) {
   return product;
 }
 
-}  // namespace
-
-std::vector<int64_t> Config::mesh_sizes() const {
-  std::vector<int64_t> sizes;
-  for (const std::string_view axis : kMeshAxes) sizes.push_back(integer(mesh_key(axis)));
-  return sizes;
-}
-
-Result<Mesh> Config::mesh(int64_t devices) const {
-  LIGNUM_CHECK(devices >= 1, "{} devices", devices);
-  if (devices > kMaxDevices) return user_error("a mesh over {} devices: at most {}", devices, kMaxDevices);
-  std::vector<int64_t> sizes = mesh_sizes();
-  // Said: the two that every mesh has, and what is more than one device.
+// One of the two sets of axes over `count` of `what` (singular); `given_by` says who asks for as many.
+Status fill_axes(std::string_view net, std::vector<int64_t>& sizes, int64_t count, std::string_view what,
+                 std::string_view given_by) {
+  // Said: the axis that is open by default, fsdp or data, and what is more than one device.
   std::vector<std::string> said, factors;
   int open = 0;
   size_t rest = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (kMeshAxes[i] == "data" || kMeshAxes[i] == "fsdp" || sizes[i] != 1) {
-      said.push_back(fmt::format("{}={}", mesh_key(kMeshAxes[i]), sizes[i]));
+    if (kMeshAxes[i] == "data" || (net == "ici" && kMeshAxes[i] == "fsdp") || sizes[i] != 1) {
+      said.push_back(fmt::format("{}={}", mesh_key(net, kMeshAxes[i]), sizes[i]));
       factors.push_back(std::to_string(sizes[i]));
     }
     if (sizes[i] != -1) continue;
@@ -287,26 +283,74 @@ Result<Mesh> Config::mesh(int64_t devices) const {
     rest = i;
   }
   const std::string axes = fmt::format("{}", fmt::join(said, ", "));
-  if (open > 1) return user_error("{}: only one axis may be -1", axes);
+  const auto what_of = [&](int64_t n) { return fmt::format("{}{}", what, n == 1 ? "" : "s"); };
+  if (open > 1) return user_error("{}: only one axis may be -1; set the others", axes);
   const int64_t given = mesh_product(sizes);
   if (open == 1) {
-    if (devices % given != 0)
-      return user_error("{}: {} devices (ranks) do not divide by {}", axes, devices, given);
-    sizes[rest] = devices / given;
-  } else if (given != devices) {
-    return user_error("{}: the mesh has {} = {} devices, but there are {} (ranks); make one axis -1 to fit",
-                      axes, fmt::join(factors, " x "),
+    if (count % given != 0)
+      return user_error("{}: {} {} ({}) cannot be parted by {}; make it a multiple of that", axes, count,
+                        what_of(count), given_by, given);
+    sizes[rest] = count / given;
+  } else if (given != count) {
+    return user_error("{}: the mesh has {} = {} {}, but there {} {} ({}); make one axis -1 to fit", axes,
+                      fmt::join(factors, " x "),
                       given > kMaxDevices ? fmt::format("over {}", kMaxDevices) : std::to_string(given),
-                      devices);
+                      what_of(given), count == 1 ? "is" : "are", count, given_by);
   }
+  return {};
+}
+
+}  // namespace
+
+std::string Mesh::said(std::string_view axis) const {
+  const auto at =
+      static_cast<size_t>(std::find(kMeshAxes.begin(), kMeshAxes.end(), axis) - kMeshAxes.begin());
+  LIGNUM_CHECK(at < kMeshAxes.size(), "no mesh axis {}", axis);
+  const int64_t inside = sizes[at] / dcn[at];
+  std::vector<std::string> keys;
+  if (dcn[at] > 1) keys.push_back(fmt::format("{}={}", mesh_key("dcn", axis), dcn[at]));
+  if (inside > 1 || dcn[at] == 1) keys.push_back(fmt::format("{}={}", mesh_key("ici", axis), inside));
+  return fmt::format("{}", fmt::join(keys, " x "));
+}
+
+std::vector<int64_t> Config::mesh_sizes(std::string_view net) const {
+  std::vector<int64_t> sizes;
+  for (const std::string_view axis : kMeshAxes) sizes.push_back(integer(mesh_key(net, axis)));
+  return sizes;
+}
+
+Result<Mesh> Config::mesh(int64_t devices) const {
+  LIGNUM_CHECK(devices >= 1, "{} devices", devices);
+  if (devices > kMaxDevices) return user_error("a mesh over {} devices: at most {}", devices, kMaxDevices);
+  const bool ahead = !text("compile_topology").empty();
+  const int64_t slices = this->slices();
+  std::vector<int64_t> outer = mesh_sizes("dcn"), inner = mesh_sizes("ici");
+  LIGNUM_RETURN_IF_ERROR(
+      fill_axes("dcn", outer, slices, "slice",
+                ahead ? fmt::format("compile_topology_num_slices={}", integer("compile_topology_num_slices"))
+                      : "the product of dcn_*"));
+  if (devices % slices != 0)
+    return user_error("ranks={}: not a multiple of the {} slices that the dcn_* axes make; set it to one",
+                      devices, slices);
+  LIGNUM_RETURN_IF_ERROR(
+      fill_axes("ici", inner, devices / slices, "device",
+                fmt::format("{}{}", ahead ? "compile_topology" : "ranks", slices > 1 ? ", each slice" : "")));
   Mesh mesh;
-  std::copy(sizes.begin(), sizes.end(), mesh.sizes.begin());
+  for (size_t i = 0; i < inner.size(); ++i) {
+    mesh.dcn[i] = outer[i];
+    mesh.sizes[i] = outer[i] * inner[i];
+  }
   return mesh;
+}
+
+int64_t Config::slices() const {
+  if (!text("compile_topology").empty()) return std::max<int64_t>(1, integer("compile_topology_num_slices"));
+  return std::min(kMaxDevices, mesh_product(mesh_sizes("dcn")));
 }
 
 int64_t Config::ranks() const {
   const int64_t ranks = integer("ranks");
-  return ranks != -1 ? ranks : std::min(kMaxDevices, mesh_product(mesh_sizes()));
+  return ranks != -1 ? ranks : std::min(kMaxDevices, mesh_product(mesh_sizes("ici")) * slices());
 }
 
 Result<int64_t> Config::rows(const Mesh& mesh) const {
@@ -316,7 +360,7 @@ Result<int64_t> Config::rows(const Mesh& mesh) const {
   return user_error(
       "per_device_batch_size={}: {} rows over {} devices are not whole rows for each of the {} that see rows "
       "of their "
-      "own ({} share each row: ici_context_parallelism, ici_tensor_parallelism); a multiple of {} is",
+      "own ({} share each row: context and tensor parallelism); a multiple of {} is",
       each, all, mesh.devices(), mesh.row_groups(), mesh.devices() / mesh.row_groups(),
       static_cast<double>(mesh.row_groups()) / static_cast<double>(mesh.devices()));
 }

@@ -35,6 +35,7 @@ struct Key {
   std::string_view help;
   std::vector<std::string_view> allowed;  // of text; empty: any
   double min = 0, max = 0;                // of integer, real and bytes, inclusive
+  std::string_view because;               // why no more is allowed, and what to do; "" where that is plain
   bool minus_one = false;                 // -1 is taken beside [min, max]: "to be derived"
 };
 
@@ -44,14 +45,20 @@ const Key* find_key(std::string_view name);
 // bytes are int64; a list is of strings.
 using Value = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
 
-// An axis of the mesh that the ici_* keys give. Ranks (or devices) are numbered by them in MaxText's order,
-// the last fastest: tensor parallelism has the nearest devices.
+// The mesh that the keys dcn_AXIS_parallelism (over slices) and ici_AXIS_parallelism (inside a slice) give:
+// an axis is as long as their product, and a step along its dcn part is the longer one. Ranks are numbered by
+// the axes in MaxText's order, the last fastest: tensor parallelism has the nearest devices. Where a rank
+// stands (slice, device of it) is passes::Mesh::device.
 inline constexpr std::array<std::string_view, 6> kMeshAxes = {"data",           "pipeline", "fsdp",
                                                               "fsdp_transpose", "context",  "tensor"};
 struct Mesh {
   std::array<int64_t, kMeshAxes.size()> sizes{1, 1, 1, 1, 1, 1};
+  std::array<int64_t, kMeshAxes.size()> dcn{1, 1, 1, 1, 1, 1};  // divides sizes
   int64_t size(std::string_view axis) const;
   int64_t devices() const;
+  // The keys that make an axis, for messages: "ici_tensor_parallelism=4", or "dcn_fsdp_parallelism=2 x
+  // ici_fsdp_parallelism=8"; a key of 1 is left out beside another.
+  std::string said(std::string_view axis) const;
   // Ranks that see rows of their own: all axes but context and tensor.
   int64_t row_groups() const { return devices() / (size("context") * size("tensor")); }
 };
@@ -76,10 +83,14 @@ class Config {
   bool is_set(std::string_view key) const { return origin(key) != Origin::default_value; }
   const std::vector<std::string>& notes() const { return notes_; }  // what was accepted and has no effect
 
-  // The mesh over `devices` (at most 2^20); a -1 axis takes what the others leave. ranks() is the native
-  // run's number: the key, or where it is -1 the product of the axes (a -1 axis counting as 1).
+  // The mesh over `devices` (at most 2^20) in slices() slices; of the dcn_* and of the ici_* axes one each
+  // may be -1 and takes what the others leave. ranks() is the native run's number: the key, or where it is -1
+  // the product of all axes (a -1 axis counting as 1).
   Result<Mesh> mesh(int64_t devices) const;
   int64_t ranks() const;
+  // With a compile_topology compile_topology_num_slices (-1: one); ranks of this machine are in as many as
+  // the dcn_* axes say (a -1 axis counting as 1).
+  int64_t slices() const;
   // Rows of one micro-step over the whole mesh: per_device_batch_size times the devices, as many for each
   // that sees rows of its own.
   Result<int64_t> rows(const Mesh& mesh) const;
@@ -99,7 +110,7 @@ class Config {
   Status check_quantization() const;
   void note_without_effect();
   const Value& value(std::string_view key) const;
-  std::vector<int64_t> mesh_sizes() const;  // by kMeshAxes, as given
+  std::vector<int64_t> mesh_sizes(std::string_view net) const;  // "dcn" or "ici", by kMeshAxes, as given
 
   std::map<std::string, Value, std::less<>> values_;
   std::map<std::string, Origin, std::less<>> origins_;

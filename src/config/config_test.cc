@@ -272,10 +272,12 @@ TEST(Config, MeshAndRanks) {
             "ici_data_parallelism=2, ici_fsdp_parallelism=1: the mesh has 2 x 1 = 2 devices, but there are 4 "
             "(ranks); "
             "make one axis -1 to fit");
-  EXPECT_EQ(error_of(of({"ranks=5", "ici_data_parallelism=2"})),
-            "ici_data_parallelism=2, ici_fsdp_parallelism=-1: 5 devices (ranks) do not divide by 2");
+  EXPECT_EQ(
+      error_of(of({"ranks=5", "ici_data_parallelism=2"})),
+      "ici_data_parallelism=2, ici_fsdp_parallelism=-1: 5 devices (ranks) cannot be parted by 2; make it a "
+      "multiple of that");
   EXPECT_EQ(error_of(of({"ici_data_parallelism=-1"})),
-            "ici_data_parallelism=-1, ici_fsdp_parallelism=-1: only one axis may be -1");
+            "ici_data_parallelism=-1, ici_fsdp_parallelism=-1: only one axis may be -1; set the others");
   EXPECT_NE(
       error_of(of({"ici_data_parallelism=65536", "ici_fsdp_parallelism=65536"})).find("the mesh has 65536 x"),
       std::string::npos);
@@ -309,6 +311,62 @@ TEST(Config, AxesOfAMesh) {
   EXPECT_NE(error_of(of({"ici_fsdp_parallelism=4", "ici_tensor_parallelism=2", "per_device_batch_size=1.25"}))
                 .find("a multiple of 0.5 is"),
             std::string::npos);
+}
+
+TEST(Config, AxesOverSlices) {
+  // Ranks of this machine: dcn and ici multiply, and dcn_data_parallelism=-1 leaves nothing over.
+  const auto ranks = of({"dcn_fsdp_parallelism=2", "ici_fsdp_parallelism=3", "ici_tensor_parallelism=2",
+                         "per_device_batch_size=0.5"});
+  ASSERT_TRUE(ranks.ok()) << ranks.status().message();
+  EXPECT_EQ(ranks->ranks(), 12);
+  EXPECT_EQ(ranks->slices(), 2);
+  const Result<Mesh> mesh = ranks->mesh(12);
+  ASSERT_TRUE(mesh.ok()) << mesh.status().message();
+  EXPECT_EQ(mesh->sizes, (std::array<int64_t, 6>{1, 1, 6, 1, 1, 2}));
+  EXPECT_EQ(mesh->dcn, (std::array<int64_t, 6>{1, 1, 2, 1, 1, 1}));
+  EXPECT_EQ(mesh->said("fsdp"), "dcn_fsdp_parallelism=2 x ici_fsdp_parallelism=3");
+  EXPECT_EQ(mesh->said("tensor"), "ici_tensor_parallelism=2");
+  EXPECT_EQ(of({"ranks=8", "dcn_data_parallelism=2"})->mesh(8)->sizes,
+            (std::array<int64_t, 6>{2, 1, 4, 1, 1, 1}));
+
+  // As many slices as the topology is said to have; the -1 of each set takes the rest of its own.
+  const auto slices = of({"compile_topology=tpu7x-8", "compile_topology_num_slices=4",
+                          "dcn_pipeline_parallelism=2", "ici_tensor_parallelism=2"});
+  ASSERT_TRUE(slices.ok()) << slices.status().message();
+  EXPECT_EQ(slices->mesh(32)->sizes, (std::array<int64_t, 6>{2, 2, 4, 1, 1, 2}));
+  EXPECT_EQ(slices->mesh(32)->dcn, (std::array<int64_t, 6>{2, 2, 1, 1, 1, 1}));
+  EXPECT_EQ(slices->mesh(32)->said("pipeline"), "dcn_pipeline_parallelism=2");
+}
+
+TEST(Config, RefusesAxesOverSlicesThatDoNotFit) {
+  const auto ahead = [](std::vector<std::string> words, int64_t devices) {
+    words.emplace_back("compile_topology=tpu7x-8");
+    const auto c = of(words);
+    EXPECT_TRUE(c.ok()) << c.status().message();
+    return c.ok() ? std::string(c->mesh(devices).status().message()) : "";
+  };
+  EXPECT_EQ(ahead({"dcn_pipeline_parallelism=2"}, 8),
+            "dcn_data_parallelism=-1, dcn_pipeline_parallelism=2: 1 slice (compile_topology_num_slices=-1) "
+            "cannot be parted by 2; make it a multiple of that");
+  EXPECT_EQ(
+      ahead({"dcn_pipeline_parallelism=2", "dcn_data_parallelism=1", "compile_topology_num_slices=4"}, 32),
+      "dcn_data_parallelism=1, dcn_pipeline_parallelism=2: the mesh has 1 x 2 = 2 slices, but there are 4 "
+      "(compile_topology_num_slices=4); make one axis -1 to fit");
+  EXPECT_EQ(ahead({"dcn_fsdp_parallelism=-1", "compile_topology_num_slices=2"}, 16),
+            "dcn_data_parallelism=-1, dcn_fsdp_parallelism=-1: only one axis may be -1; set the others");
+  EXPECT_EQ(
+      ahead({"ici_fsdp_parallelism=16", "compile_topology_num_slices=2"}, 16),
+      "ici_data_parallelism=1, ici_fsdp_parallelism=16: the mesh has 1 x 16 = 16 devices, but there are 8 "
+      "(compile_topology, each slice); make one axis -1 to fit");
+  EXPECT_EQ(error_of(of({"ranks=5", "dcn_fsdp_parallelism=2"})),
+            "ranks=5: not a multiple of the 2 slices that the dcn_* axes make; set it to one");
+  EXPECT_EQ(error_of(of({"dcn_expert_parallelism=2"})),
+            "command line: dcn_expert_parallelism=2: expected 1: no model here has experts that ranks could "
+            "share; leave it out");
+  EXPECT_TRUE(of({"dcn_expert_parallelism=1", "ici_expert_parallelism=1"}).ok());
+  EXPECT_EQ(
+      of({"compile_topology_num_slices=2"})->notes(),
+      (std::vector<std::string>{"compile_topology_num_slices=2 has no effect without compile_topology"}));
 }
 
 TEST(Config, RunsStayBelowTheirFolder) {

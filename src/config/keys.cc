@@ -30,6 +30,10 @@ struct Row : Key {
     minus_one = true;
     return std::move(*this);
   }
+  Row since(std::string_view reason) && {
+    because = reason;
+    return std::move(*this);
+  }
 };
 
 Row row(Type type, std::string_view name, double min, double max, std::string_view help) {
@@ -55,6 +59,14 @@ Row tensor(std::string_view name, std::string_view help) {
   return text(name, help).of({"remat", "device", "offload"});
 }
 Row bytes(std::string_view name, std::string_view help) { return row(Type::bytes, name, 0, kMaxBytes, help); }
+
+// The part of a mesh axis that lies over slices; the help of its ici_* key says what its ranks share.
+Row over_slices(std::string_view name) {
+  return integer(name, 1, 65536,
+                 "the same ranks in other slices, over the data-centre network; -1: what is left")
+      .or_minus_one();
+}
+constexpr std::string_view kNoExperts = "no model here has experts that ranks could share; leave it out";
 
 // MaxText's keys that Lignum implements. Without ours() the default is MaxText's.
 std::vector<Row> maxtext_rows() {
@@ -208,6 +220,15 @@ std::vector<Row> maxtext_rows() {
       integer("ici_pipeline_parallelism", 1, 65536,
               "stages, each with a part of the layers; -1: what is left")
           .or_minus_one(),
+      integer("ici_expert_parallelism", 1, 1, "ranks that share experts: 1, there are none")
+          .since(kNoExperts),
+      over_slices("dcn_data_parallelism"),
+      over_slices("dcn_fsdp_parallelism"),
+      over_slices("dcn_fsdp_transpose_parallelism"),
+      over_slices("dcn_context_parallelism"),
+      over_slices("dcn_tensor_parallelism"),
+      over_slices("dcn_pipeline_parallelism"),
+      integer("dcn_expert_parallelism", 1, 1, "likewise over slices").since(kNoExperts),
       integer(
           "num_layers_per_pipeline_stage", 1, 65536,
           "layers that a stage runs on a microbatch before it sends it on, with pipeline_schedule=circular"),
@@ -221,6 +242,9 @@ std::vector<Row> maxtext_rows() {
       text("compile_xla_flags",
            "of 'lignum compile': flags of XLA, --xla_tpu_scoped_vmem_limit_kib=65472, say"),
       text("compile_topology", "compile for it ahead of time: tpu7x-8 (devices) or tpu7x:2x2x1 (chips)"),
+      integer("compile_topology_num_slices", 1, 65536,
+              "slices of compile_topology, joined by the data-centre network; -1: one")
+          .or_minus_one(),
 
       integer("base_emb_dim", 1, kMaxDim, "width of the model"),
       integer("base_num_query_heads", 1, 65536, "query heads"),

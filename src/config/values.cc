@@ -84,7 +84,9 @@ Result<Value> parse_list(const Key& key, std::string_view text) {
 }
 
 Result<Value> parse_unnamed(const Key& key, std::string_view text) {
-  const auto refuse = [&] { return user_error("expected {}", allowed_text(key)); };
+  const auto refuse = [&] {
+    return user_error("expected {}{}{}", allowed_text(key), key.because.empty() ? "" : ": ", key.because);
+  };
   switch (key.type) {
     case Type::boolean:
       if (text == "true" || text == "True") return Value(true);
@@ -136,6 +138,7 @@ std::string_view type_name(Type type) {
 
 std::string allowed_text(const Key& key) {
   const auto range = [&](std::string_view what) {
+    if (key.min == key.max && !key.minus_one) return number_text(key.min);
     return fmt::format("{} in {}..{}{}", what, number_text(key.min), number_text(key.max),
                        key.minus_one ? ", or -1" : "");
   };

@@ -99,10 +99,34 @@ TEST(MeshGroup, FollowsDeviceOrder) {
       EXPECT_EQ(mesh_group(t, b, a)->devices, b);
     }
   }
-  const Topology slices = topology("tpu7x:2x2x1", 2);
-  EXPECT_EQ(mesh_group(slices, 2, 8)->slices, 2);
-  EXPECT_EQ(mesh_group(slices, 2, 8)->link, Group::Link::none);
+}
+
+TEST(MeshGroup, OverSlices) {
+  const Topology slices = topology("tpu7x:2x2x1", 4);
+  EXPECT_EQ(slices.devices(), 32);
+  EXPECT_EQ(slices.describe(), "tpu7x:2x2x1 x 4 slices");
+  // One device of each of two slices; two chips of each of four; all.
+  const Group apart = *mesh_group(slices, 1, 8, 2);
+  EXPECT_EQ(apart.devices, 2);
+  EXPECT_EQ(apart.slices, 2);
+  EXPECT_EQ(apart.link, Group::Link::none);
+  const Group y = *mesh_group(slices, 2, 4, 4);
+  EXPECT_EQ(y.devices, 8);
+  EXPECT_EQ(y.shape, (std::vector<int>{1, 2, 1}));
+  EXPECT_EQ(whole_group(slices)->devices, 32);
+  EXPECT_EQ(whole_group(slices)->slices, 4);
   EXPECT_EQ(mesh_group(slices, 8, 1)->slices, 1);
+  EXPECT_SAYS(mesh_group(slices, 8, 1, 3).status().message(),
+              "3 slices does not divide the 4 of tpu7x:2x2x1 x 4 slices");
+}
+
+TEST(MeshGroup, SaysWhereItLies) {
+  const Topology t = topology("tpu7x:4x4x4", 2);
+  EXPECT_EQ(whole_group(t)->describe(), "2 slices, z 4 (ring), y 4 (ring), x 4 (ring), 2 cores of a chip");
+  EXPECT_EQ(mesh_group(t, 4, 1)->describe(), "x 2, 2 cores of a chip");
+  EXPECT_EQ(mesh_group(t, 32, 4)->describe(), "z 4 (ring), y 4 (ring), x 2 in steps of 2");
+  EXPECT_EQ(mesh_group(t, 1, 128, 2)->describe(), "2 slices");
+  EXPECT_EQ(mesh_group(t, 1, 1)->describe(), "-");
 }
 
 TEST(MeshGroup, RefusesCutsAcrossTheTorus) {
@@ -179,7 +203,7 @@ TEST(CollectiveTime, SlicesExchangeShardsFirst) {
   const double bytes = 1e9, dcn = 12.5e9 / 2;  // a device's part of its chip's 100 Gbit/s
   const double inside = gather(spec, bytes, topology("tpu7x:2x2x1"));
   EXPECT_NEAR(gather(spec, bytes, t), inside + bytes / 8 / 2 / dcn, 1e-12);
-  const Group data = *mesh_group(t, 2, 8);  // plain data parallelism over slices
+  const Group data = *mesh_group(t, 1, 8, 2);  // plain data parallelism over slices
   EXPECT_NEAR(*collective_time(spec, Collective::all_reduce, bytes, data), 2 * bytes / 2 / dcn, 1e-12);
 }
 

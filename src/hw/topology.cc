@@ -49,6 +49,9 @@ int64_t Topology::chips() const {
 }
 int64_t Topology::devices() const { return chips() * devices_per_chip; }
 std::string Topology::text() const { return fmt::format("{}:{}", chip, fmt::join(shape, "x")); }
+std::string Topology::describe() const {
+  return slices == 1 ? text() : fmt::format("{} x {} slices", text(), slices);
+}
 
 double Group::directions() const {
   double sum = 0;
@@ -56,6 +59,19 @@ double Group::directions() const {
     if (shape[a] > 1) sum += (ring[a] ? 2.0 : 1.0) / interleaved[a];
   }
   return sum;
+}
+
+std::string Group::describe() const {
+  constexpr std::string_view kNames = "xyz";
+  std::vector<std::string> parts;
+  if (slices > 1) parts.push_back(fmt::format("{} slices", slices));
+  for (size_t a = shape.size(); a-- > 0;) {
+    if (shape[a] == 1) continue;
+    parts.push_back(fmt::format("{} {}{}{}", kNames.at(a), shape[a], ring[a] ? " (ring)" : "",
+                                interleaved[a] > 1 ? fmt::format(" in steps of {}", interleaved[a]) : ""));
+  }
+  if (cores > 1) parts.push_back(fmt::format("{} cores of a chip", cores));
+  return parts.empty() ? "-" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
 Result<Topology> parse_topology(const std::string& text, const Spec& spec, int slices) {
@@ -101,18 +117,21 @@ Result<Topology> parse_topology(const std::string& text, int slices) {
   return parse_topology(text, *spec, slices);
 }
 
-Result<Group> mesh_group(const Topology& topology, int64_t size, int64_t inner) {
+Result<Group> mesh_group(const Topology& topology, int64_t size, int64_t inner, int slices) {
   LIGNUM_CHECK(topology.shape.size() == topology.wrapped.size(), "{} axes, {} wraps", topology.shape.size(),
                topology.wrapped.size());
-  if (size < 1 || inner < 1 || topology.devices() % (size * inner) != 0) {
-    return user_error("mesh: an axis of {} with {} devices inside it does not divide the {} devices of {}{}",
-                      size, inner, topology.devices(), topology.text(),
-                      topology.slices > 1 ? fmt::format(" x {} slices", topology.slices) : "");
+  if (slices < 1 || topology.slices % slices != 0) {
+    return user_error("mesh: an axis over {} slices does not divide the {} of {}", slices, topology.slices,
+                      topology.describe());
+  }
+  const int64_t devices = topology.devices() / topology.slices;
+  if (size < 1 || inner < 1 || devices % (size * inner) != 0) {
+    return user_error("mesh: an axis of {} with {} devices inside it does not divide the {} devices of {}",
+                      size, inner, devices, topology.text());
   }
   // Device number = core + cores * (x + X * (y + Y * (z + ...))): mixed radix, from the fastest digit.
   std::vector<int64_t> radix = {topology.devices_per_chip};
   radix.insert(radix.end(), topology.shape.begin(), topology.shape.end());
-  radix.push_back(topology.slices);
 
   // Each digit is split into what lies inside the axis, what the axis takes of it, and what is left outside.
   std::vector<int64_t> inside(radix.size(), 1), taken(radix.size(), 1);
@@ -142,14 +161,15 @@ Result<Group> mesh_group(const Topology& topology, int64_t size, int64_t inner) 
   }
 
   Group group;
-  group.devices = size;
+  group.devices = size * slices;
+  group.slices = slices;
+  group.cores = static_cast<int>(taken.front());
   for (size_t a = 0; a < topology.shape.size(); ++a) {
     const auto span = static_cast<int>(taken[a + 1]);
     group.shape.push_back(span);
     group.ring.push_back(topology.wrapped[a] && span == topology.shape[a]);
     group.interleaved.push_back(span > 1 ? static_cast<int>(inside[a + 1]) : 1);
   }
-  group.slices = static_cast<int>(taken.back());
   group.link = group.directions() > 0 ? Group::Link::ici
                : taken.front() > 1    ? Group::Link::die
                                       : Group::Link::none;

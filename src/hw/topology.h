@@ -18,9 +18,10 @@ struct Topology {
   int devices_per_chip = 1;
   int slices = 1;  // equal slices joined by the data-centre network
 
-  int64_t chips() const;     // of all slices
-  int64_t devices() const;   // of all slices
-  std::string text() const;  // libtpu's "tpu7x:2x2x1" (of one slice)
+  int64_t chips() const;         // of all slices
+  int64_t devices() const;       // of all slices
+  std::string text() const;      // libtpu's "tpu7x:2x2x1" (of one slice)
+  std::string describe() const;  // text(), and " x 2 slices" where there are several
 };
 
 // Takes libtpu's "tpu7x:2x2x1" (chips along each axis) and MaxText's "tpu7x-8" (TensorCores; the table is in
@@ -36,6 +37,7 @@ struct Group {
   int64_t devices = 1;     // in all slices
   int slices = 1;          // > 1: it also crosses the data-centre network
   Link link = Link::none;  // the slowest it crosses inside one slice
+  int cores = 1;           // devices of a chip
   std::vector<int> shape;  // chips it spans along each torus axis
   std::vector<bool> ring;  // that span is a whole wrapped axis
   std::vector<int>
@@ -43,14 +45,19 @@ struct Group {
   // Links out of a chip that are this group's: sum over the axes it spans of 2 (ring) or 1 (line), over
   // interleaved.
   double directions() const;
+  // "2 slices, z 4 (ring), x 2 in steps of 2, 2 cores of a chip": what it spans, the slowest first; "-": one
+  // device.
+  std::string describe() const;
 };
 
-// The groups of one mesh axis: `size` devices that lie `inner` apart in device order (core fastest, then the
-// torus axes in the order of the shape, then slices: libtpu's order of ids). All groups of a mesh axis look
-// alike, so one stands for them. An axis may take a whole torus axis, a part of one, or several; a size that
-// cuts across the torus is refused by name. On a CPU every group is shared memory: pass no topology
-// (roofline.h).
-Result<Group> mesh_group(const Topology&, int64_t size, int64_t inner);
-inline Result<Group> whole_group(const Topology& t) { return mesh_group(t, t.devices(), 1); }
+// The groups of one mesh axis: `size` devices of a slice that lie `inner` apart in device order (core
+// fastest, then the torus axes in the order of the shape: libtpu's order of ids), and the same ones in
+// `slices` slices. All groups of a mesh axis look alike, so one stands for them. An axis may take a whole
+// torus axis, a part of one, or several; a size that cuts across the torus is refused by name. On a CPU every
+// group is shared memory: pass no topology (roofline.h).
+Result<Group> mesh_group(const Topology&, int64_t size, int64_t inner, int slices = 1);
+inline Result<Group> whole_group(const Topology& t) {
+  return mesh_group(t, t.devices() / t.slices, 1, t.slices);
+}
 
 }  // namespace lignum::hw

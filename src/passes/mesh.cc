@@ -1,5 +1,6 @@
 // How tensors lie on a mesh: sizes, ranges, groups of ranks, and which axes cut what.
 #include <algorithm>
+#include <numeric>
 
 #include "passes/partition.h"
 
@@ -28,6 +29,29 @@ int64_t Mesh::coordinate(int64_t rank, std::string_view axis) const {
 
 int64_t Mesh::row_sharers() const { return size(kContextAxis) * size("tensor") * size(kCopiesAxis); }
 
+int64_t Mesh::slices() const {
+  int64_t n = 1;
+  for (const MeshAxis& a : axes) n *= a.slices;
+  return n;
+}
+
+int64_t Mesh::device(int64_t rank) const {
+  int64_t stride = ranks(), slice = 0, place = 0;
+  for (const MeshAxis& a : axes) {
+    stride /= a.size;
+    const int64_t at = rank / stride % a.size, each = a.size / a.slices;
+    slice = slice * a.slices + at / each;
+    place = place * each + at % each;
+  }
+  return slice * (ranks() / slices()) + place;
+}
+
+int64_t Mesh::inside(std::string_view axis) const {
+  int64_t n = 1;
+  for (auto a = axes.rbegin(); a != axes.rend() && a->name != axis; ++a) n *= a->size / a->slices;
+  return n;
+}
+
 ops::TokenAxis Mesh::tokens() const {
   const int64_t group = size(kContextAxis);
   return {std::string(kContextAxis), group, balanced && group > 1, ring && group > 1};
@@ -53,12 +77,17 @@ std::vector<std::vector<int64_t>> Mesh::groups(std::string_view axis) const {
 }
 
 void Mesh::share_key_heads(int64_t kv_heads) {
-  const auto tensor = std::find_if(axes.begin(), axes.end(), [](const MeshAxis& a) { return a.name == "tensor"; });
+  const auto tensor =
+      std::find_if(axes.begin(), axes.end(), [](const MeshAxis& a) { return a.name == "tensor"; });
   if (tensor == axes.end() || tensor->size <= kv_heads) return;
   LIGNUM_CHECK(tensor->size % kv_heads == 0, "{} ranks share {} key heads", tensor->size, kv_heads);
   const int64_t copies = tensor->size / kv_heads;
+  // Slices part the slower of the two first. What is left of them divides the copies, as it divides the
+  // whole.
+  const int64_t slices = tensor->slices;
   tensor->size = kv_heads;
-  axes.insert(tensor + 1, {std::string(kCopiesAxis), copies});
+  tensor->slices = std::gcd(slices, kv_heads);
+  axes.insert(tensor + 1, {std::string(kCopiesAxis), copies, slices / tensor->slices});
 }
 
 const AxisRules& default_axis_rules() {

@@ -23,6 +23,7 @@ inline constexpr std::string_view kCopiesAxis = "kv_copies";
 struct MeshAxis {
   std::string name;
   int64_t size = 1;
+  int64_t slices = 1;  // of size: parts that lie in slices of their own, each size / slices devices
 };
 struct Mesh {
   std::vector<MeshAxis> axes;
@@ -36,6 +37,13 @@ struct Mesh {
   // The groups of ranks that differ in `axis` alone, each in ascending order.
   std::vector<std::vector<int64_t>> groups(std::string_view axis) const;
   int64_t coordinate(int64_t rank, std::string_view axis) const;
+  int64_t slices() const;
+  // Where a rank stands: its device among all, counted slice by slice, and in each by the axes as above. Of
+  // an axis' coordinate the part over slices is the slower. With one slice, or where only the first axis has
+  // several, it is the rank itself. What a step computes does not depend on it.
+  int64_t device(int64_t rank) const;
+  // Devices of a slice that lie between two neighbours of `axis`.
+  int64_t inside(std::string_view axis) const;
   ops::TokenAxis tokens() const;
   // Ranks that see the same rows: those of context, tensor, kv_copies, which are the last axes.
   int64_t row_sharers() const;

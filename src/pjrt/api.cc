@@ -152,7 +152,14 @@ Result<CompileOptions> with_devices(const CompileOptions& options,
         "devices (a larger topology, or cpu_device_count of the client), or fewer replicas",
         options.num_replicas, options.num_partitions, wanted, available.size());
   }
-  for (int64_t i = 0; i < wanted; ++i) out.device_ids.push_back(available[i].id);
+  LIGNUM_CHECK(out.places.empty() || static_cast<int64_t>(out.places.size()) == wanted,
+               "{} places for {} devices", out.places.size(), wanted);
+  for (int64_t i = 0; i < wanted; ++i) {
+    const int64_t place = out.places.empty() ? i : out.places[static_cast<size_t>(i)];
+    LIGNUM_CHECK(place >= 0 && place < static_cast<int64_t>(available.size()), "place {} of {} devices",
+                 place, available.size());
+    out.device_ids.push_back(available[static_cast<size_t>(place)].id);
+  }
   return out;
 }
 

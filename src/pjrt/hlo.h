@@ -85,6 +85,10 @@ class HloProgram {
   int64_t count_dots(const HloComputation&) const;
   int64_t count_dots(const HloInstruction&) const;  // the instruction itself, or what it calls
 
+  // How many of each kind of collective stand in the program ("all-gather", ..., and "send": to another
+  // slice, or to the host), asynchronous or not; one in a loop's body once whatever its trip count.
+  std::map<std::string, int64_t> count_collectives() const;
+
   // The collectives that are started and done in this computation, in order of their starts.
   std::vector<AsyncCollective> async_collectives(const HloComputation&) const;
 

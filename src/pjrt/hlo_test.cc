@@ -130,6 +130,7 @@ TEST(Hlo, DecodesInScheduleOrder) {
 
   EXPECT_EQ(program->count_dots(body), 3);
   EXPECT_EQ(program->count_dots(program->entry()), 3);
+  EXPECT_EQ(program->count_collectives(), (std::map<std::string, int64_t>{{"all-gather", 1}}));
   const auto collectives = program->async_collectives(body);
   ASSERT_EQ(collectives.size(), 1u);
   EXPECT_EQ(collectives[0].name, "ag.start");

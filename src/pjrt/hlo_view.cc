@@ -136,6 +136,21 @@ std::string HloProgram::started_collective(const HloInstruction& instruction) co
   return "";
 }
 
+std::map<std::string, int64_t> HloProgram::count_collectives() const {
+  std::vector<const HloComputation*> order;
+  call_order(entry(), order);
+  std::map<std::string, int64_t> counts;
+  for (const HloComputation* c : order) {
+    for (const HloInstruction& i : c->instructions) {
+      // What an async-start calls stands in a computation of its own.
+      const std::string_view started = without_suffix(i.opcode, "-start");
+      const std::string_view kind = started.empty() ? std::string_view(i.opcode) : started;
+      if (is_collective(kind) || kind == "send") ++counts[std::string(kind)];
+    }
+  }
+  return counts;
+}
+
 std::vector<AsyncCollective> HloProgram::async_collectives(const HloComputation& computation) const {
   const std::vector<HloInstruction>& instructions = computation.instructions;
   std::unordered_map<int64_t, size_t> position;

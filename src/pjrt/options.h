@@ -22,8 +22,10 @@ struct CompileOptions {
   int num_partitions = 1;
 
   // The device of replica r, partition p at [r * num_partitions + p], by the ids that the client or the
-  // topology gives its devices. Empty: their first num_replicas * num_partitions devices, in their own order.
+  // topology gives its devices. Empty: the devices at `places` in their own order (by id, slice by slice);
+  // where that is empty too, the first num_replicas * num_partitions.
   std::vector<int64_t> device_ids;
+  std::vector<int64_t> places;
 
   bool use_spmd_partitioning = false;
   bool use_shardy = false;  // needed by a program with sdy.* attributes

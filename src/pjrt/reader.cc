@@ -58,9 +58,11 @@ Result<LoadedStep> load_step(const Client& client, const ir::Graph& local, const
 }
 
 Result<CompiledStep> compile_step(const Topology& topology, const ir::Graph& local,
-                                  const PrintOptions& options, const Overrides& overrides) {
+                                  const PrintOptions& options, const Overrides& overrides,
+                                  std::vector<int64_t> places) {
   LIGNUM_ASSIGN_OR_RETURN(std::string text, print_stablehlo(local, options));
   CompileOptions compile = compile_options(options, overrides);
+  compile.places = std::move(places);
   if (topology.plugin().kind() == PluginKind::tpu)
     compile.overrides.emplace("xla_tpu_prefer_async_allgather_to_allreduce", true);
   const Result<CompiledProgram> compiled = compile_ahead(topology, text, compile);

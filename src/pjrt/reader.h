@@ -43,8 +43,9 @@ struct CompiledStep {
 
 // For TPU, all-gathers stay asynchronous all-gathers on any mesh
 // (xla_tpu_prefer_async_allgather_to_allreduce, unless overridden): beyond 2x2x1 libtpu 0.0.52 would make
-// zero-filled all-reduces of them.
+// zero-filled all-reduces of them. places: CompileOptions::places.
 Result<CompiledStep> compile_step(const Topology& topology, const ir::Graph& local,
-                                  const PrintOptions& options, const Overrides& overrides = {});
+                                  const PrintOptions& options, const Overrides& overrides = {},
+                                  std::vector<int64_t> places = {});
 
 }  // namespace lignum::pjrt

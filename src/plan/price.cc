@@ -93,12 +93,10 @@ class Pricer {
                         spec_.name(), spec_.name());
     }
     if (options_.topology->devices() != mesh_.ranks()) {
-      return user_error("{} has {} devices, the mesh has {}; make them equal", options_.topology->text(),
+      return user_error("{} has {} devices, the mesh has {}; make them equal", options_.topology->describe(),
                         options_.topology->devices(), mesh_.ranks());
     }
-    int64_t inner = 1;
-    for (auto a = mesh_.axes.rbegin(); a != mesh_.axes.rend() && a->name != axis; ++a) inner *= a->size;
-    LIGNUM_ASSIGN_OR_RETURN(const hw::Group links, hw::mesh_group(*options_.topology, group, inner));
+    LIGNUM_ASSIGN_OR_RETURN(const hw::Group links, place_axis(mesh_, axis, *options_.topology));
     return hw::collective_time(spec_, *op, bytes, links);
   }
 
@@ -367,6 +365,13 @@ class Pricer {
 };
 
 }  // namespace
+
+Result<hw::Group> place_axis(const passes::Mesh& mesh, std::string_view axis, const hw::Topology& topology) {
+  const auto at = std::find_if(mesh.axes.begin(), mesh.axes.end(),
+                               [&](const passes::MeshAxis& a) { return a.name == axis; });
+  LIGNUM_CHECK(at != mesh.axes.end(), "no mesh axis {}", axis);
+  return hw::mesh_group(topology, at->size / at->slices, mesh.inside(axis), static_cast<int>(at->slices));
+}
 
 Result<Price> price(const Scheduled& step, const passes::Mesh& mesh, const hw::Spec& spec,
                     const PriceOptions& options) {

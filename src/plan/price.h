@@ -84,6 +84,10 @@ struct Price {
   passes::Pipeline pipeline;  // an idle tick lasts as long as another: the step's time has the bubble in it
 };
 
+// The devices that a mesh axis spans: which dims of the torus, how many slices. An error where it cuts across
+// the torus.
+Result<hw::Group> place_axis(const passes::Mesh& mesh, std::string_view axis, const hw::Topology& topology);
+
 // Errors: a CPU specification that was not measured with that many threads or ranks, or that has measured no
 // file where one is host memory; a TPU one without a topology or a mesh that does not lie on it.
 Result<Price> price(const passes::Scheduled& step, const passes::Mesh& mesh, const hw::Spec& spec,

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -267,6 +268,24 @@ TEST(Price, RefusesWhatTheSpecificationCannotSay) {
   const Result<Price> devices = price(step, kTwo, *tpu, eight);
   ASSERT_FALSE(devices.ok());
   EXPECT_SAYS(devices.status().message(), "8 devices, the mesh has 2");
+}
+
+// A gather over an axis of two: the cores of a chip, or a core in each of two slices.
+TEST(Price, AnAxisOverSlicesTakesTheDataCentreNetwork) {
+  const passes::Scheduled step = scheduled(kLoop);
+  const Result<hw::Spec> tpu = hw::Spec::load("tpu7x");
+  ASSERT_TRUE(tpu.ok());
+  PriceOptions options;
+  options.topology = *hw::parse_topology("tpu7x:1x1x1", *tpu, 2);
+  const auto gather = [&](const passes::Mesh& mesh) {
+    const Price p = priced(step, *tpu, mesh, options);
+    const auto n = std::find_if(p.nodes.begin(), p.nodes.end(),
+                                [](const NodePrice& node) { return node.kind == "all_gather"; });
+    return n->seconds;
+  };
+  const double half = 256.0 * 256 * 4 / 2;  // what a device lacks
+  EXPECT_DOUBLE_EQ(gather({{{"data", 2, 2}, {"fsdp", 2}}}), half / 600e9);
+  EXPECT_DOUBLE_EQ(gather({{{"data", 2}, {"fsdp", 2, 2}}}), half / (12.5e9 / 2));
 }
 
 ProgramOptions llama(std::string_view preset, int64_t ranks, int64_t rows, int64_t sequence) {

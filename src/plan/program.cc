@@ -37,38 +37,39 @@ Status check_size(const config::Config& c, const config::ModelConfig& m, int64_t
 }
 
 // What tensor parallelism cuts, it cuts into equal parts.
-Status check_tensor_parallelism(const config::Config& c, const config::ModelConfig& m, int64_t ranks) {
+Status check_tensor_parallelism(const config::Config& c, const config::ModelConfig& m,
+                                const config::Mesh& mesh) {
+  const int64_t ranks = mesh.size("tensor");
   const std::pair<const char*, int64_t> cut[] = {
       {"attention heads", m.heads},
       {"of the MLP's width", m.mlp},
       {"tokens of a row (max_target_length)", c.integer("max_target_length")}};
   for (const auto& [what, count] : cut)
     if (count % ranks != 0)
-      return user_error(
-          "ici_tensor_parallelism={}: does not divide {} {}; set it to a divisor of all of {}, {} and {}",
-          ranks, count, what, cut[0].second, cut[1].second, cut[2].second);
+      return user_error("{}: does not divide {} {}; set it to a divisor of all of {}, {} and {}",
+                        mesh.said("tensor"), count, what, cut[0].second, cut[1].second, cut[2].second);
   if (m.kv_heads % ranks != 0 && ranks % m.kv_heads != 0)
     return user_error(
-        "ici_tensor_parallelism={}: {} key heads are neither a multiple of that (each rank has some) nor a "
+        "{}: {} key heads are neither a multiple of that (each rank has some) nor a "
         "divisor (ranks have copies); set it to a divisor of {}, or a multiple that divides {} attention "
         "heads",
-        ranks, m.kv_heads, m.kv_heads, m.heads);
+        mesh.said("tensor"), m.kv_heads, m.kv_heads, m.heads);
   return {};
 }
 
 // A row's tokens are cut by context into equal pieces, and a rank's by tensor.
-Status check_context_parallelism(const config::Config& c, const passes::Mesh& mesh) {
+Status check_context_parallelism(const config::Config& c, const config::Mesh& given,
+                                 const passes::Mesh& mesh) {
   const ops::TokenAxis axis = mesh.tokens();
   const int64_t tokens = c.integer("max_target_length"), pieces = axis.group * axis.pieces(),
                 tensor = mesh.size("tensor") * mesh.size(passes::kCopiesAxis),
                 all = std::max<int64_t>(1, std::lcm(pieces, axis.group * tensor));
   if (axis.group == 1 || tokens % all == 0) return {};
   return user_error(
-      "ici_context_parallelism={}: max_target_length={} tokens of a row are not {} pieces{}{}; set it to a "
-      "multiple of {}{}",
-      axis.group, tokens, pieces,
+      "{}: max_target_length={} tokens of a row are not {} pieces{}{}; set it to a multiple of {}{}",
+      given.said(passes::kContextAxis), tokens, pieces,
       axis.balanced ? ", two a rank (context_parallel_load_balance)" : ", one a rank",
-      tensor > 1 ? fmt::format(", which ici_tensor_parallelism={} shares evenly", tensor) : "", all,
+      tensor > 1 ? fmt::format(", which {} shares evenly", given.said("tensor")) : "", all,
       axis.balanced ? ", or context_parallel_load_balance=false" : "");
 }
 
@@ -86,7 +87,7 @@ Result<passes::Pipeline> read_pipeline(const config::Config& c, const config::Mo
                             "num_pipeline_microbatches", "pipeline_schedule"})
       if (c.is_set(key))
         notes.push_back(
-            fmt::format("{}={}: no effect with ici_pipeline_parallelism=1", key, c.value_text(key)));
+            fmt::format("{}={}: no effect with {}", key, c.value_text(key), mesh.said(passes::kStageAxis)));
     return p;
   }
   // Layers that differ stand in one body and are never parted.
@@ -95,7 +96,7 @@ Result<passes::Pipeline> read_pipeline(const config::Config& c, const config::Mo
       *std::max_element(ranges.begin(), ranges.end(),
                         [](const auto& a, const auto& b) { return a.period * a.trip < b.period * b.trip; });
   const int64_t layers = main.period * main.trip;
-  const std::string of = fmt::format("ici_pipeline_parallelism={}", p.stages);
+  const std::string of = mesh.said(passes::kStageAxis);
   const std::string unit =
       main.period == 1 ? "" : fmt::format(" in groups of {} (their pattern)", main.period);
   if (main.trip % p.stages != 0)
@@ -141,12 +142,11 @@ Result<passes::Pipeline> read_pipeline(const config::Config& c, const config::Mo
 }
 
 // What a loop over ticks keeps is kept by tick, on the device, for the loop that goes back alone.
-Status check_pipelined(const config::Config& c, const ProgramOptions& o) {
+Status check_pipelined(const config::Config& c, const config::Mesh& mesh, const ProgramOptions& o) {
   if (o.pipeline.stages == 1) return {};
   const auto refuse = [&](std::string_view key) {
-    return user_error(
-        "{}={} with ici_pipeline_parallelism={}: not there; use a mesh without a pipeline or leave it out",
-        key, c.value_text(key), o.pipeline.stages);
+    return user_error("{}={} with {}: not there; use a mesh without a pipeline or leave it out", key,
+                      c.value_text(key), mesh.said(passes::kStageAxis));
   };
   if (o.watch.errors) return refuse("quantization_metrics");
   if (o.watch.ranges) return refuse("save_quant_stats_path");
@@ -238,16 +238,16 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   LIGNUM_ASSIGN_OR_RETURN(const config::Mesh mesh, c.mesh(ranks));
   LIGNUM_ASSIGN_OR_RETURN(o.shape.batch, c.rows(mesh));
   LIGNUM_RETURN_IF_ERROR(check_size(c, model, o.shape.batch, ranks));
-  LIGNUM_RETURN_IF_ERROR(check_tensor_parallelism(c, model, mesh.size("tensor")));
+  LIGNUM_RETURN_IF_ERROR(check_tensor_parallelism(c, model, mesh));
   for (size_t i = 0; i < config::kMeshAxes.size(); ++i)
-    o.mesh.axes.push_back({std::string(config::kMeshAxes[i]), mesh.sizes[i]});
+    o.mesh.axes.push_back({std::string(config::kMeshAxes[i]), mesh.sizes[i], mesh.dcn[i]});
   o.mesh.share_key_heads(model.kv_heads);
   o.mesh.balanced = c.boolean("context_parallel_load_balance");
   o.mesh.state_over_data = c.boolean("shard_optimizer_over_data");
   if (o.mesh.state_over_data && mesh.size("data") == 1)
-    o.notes.emplace_back("shard_optimizer_over_data has no effect with ici_data_parallelism=1");
+    o.notes.push_back("shard_optimizer_over_data has no effect with " + mesh.said("data"));
   o.mesh.ring = c.text("context_parallel_strategy") == "ring";
-  LIGNUM_RETURN_IF_ERROR(check_context_parallelism(c, o.mesh));
+  LIGNUM_RETURN_IF_ERROR(check_context_parallelism(c, mesh, o.mesh));
   LIGNUM_ASSIGN_OR_RETURN(o.pipeline, read_pipeline(c, model, mesh, o.shape.batch, o.notes));
   o.shape.sequence = c.integer("max_target_length");
   o.shape.segmented = c.boolean("packing") && c.text("dataset_type") != "synthetic";
@@ -291,7 +291,7 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   o.host_parameters = c.boolean("parameter_memory_host_offload");
   if (o.optimizer.offloaded && o.optimizer.moments().empty())
     o.notes.emplace_back("optimizer_memory_host_offload: sgd without momentum keeps nothing to offload");
-  LIGNUM_RETURN_IF_ERROR(check_pipelined(c, o));
+  LIGNUM_RETURN_IF_ERROR(check_pipelined(c, mesh, o));
   if (o.mesh.state_over_data && o.host_parameters)
     return user_error(
         "shard_optimizer_over_data=true with parameter_memory_host_offload=true: weights in host memory are "

@@ -49,6 +49,8 @@ TEST(PipelineKeys, DealLayersAndRows) {
 TEST(PipelineKeys, AreRefusedWithTheNumbers) {
   EXPECT_EQ(refused({"ici_pipeline_parallelism=3"}),
             "ici_pipeline_parallelism=3: 8 layers cannot be cut into 3 equal stages; use a divisor of 8");
+  EXPECT_EQ(refused({"dcn_pipeline_parallelism=3"}),
+            "dcn_pipeline_parallelism=3: 8 layers cannot be cut into 3 equal stages; use a divisor of 8");
   EXPECT_EQ(refused({"ici_pipeline_parallelism=2", "num_layers_per_pipeline_stage=3"}),
             "num_layers_per_pipeline_stage=3: 8 layers are not a multiple of 2 x 3 (2 stages); use a divisor "
             "of 4, or "

@@ -74,12 +74,14 @@ Result<Setup> make_setup(const config::Config& config, const hw::Spec* spec, con
   LIGNUM_ASSIGN_OR_RETURN(s.model, config::model_from_config(config));
   s.ranks = config.ranks();
   if (s.ranks > comm::ThreadWorld::kMaxRanks) {
-    return user_error("{} ranks (`ranks`, or the product of ici_*_parallelism): a run takes at most {}",
-                      s.ranks, comm::ThreadWorld::kMaxRanks);
+    return user_error(
+        "{} ranks (`ranks`, or the product of the ici_* and dcn_* axes): a run takes at most {}", s.ranks,
+        comm::ThreadWorld::kMaxRanks);
   }
   if (processes.transport != nullptr && processes.transport->size() != s.ranks) {
     return user_error(
-        "{} ranks (`ranks`, or the product of ici_*_parallelism), but {} processes: they must be as many",
+        "{} ranks (`ranks`, or the product of the ici_* and dcn_* axes), but {} processes: they must be as "
+        "many",
         s.ranks, processes.transport->size());
   }
   s.ranks_here = processes.transport != nullptr ? processes.here : s.ranks;

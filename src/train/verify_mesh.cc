@@ -49,6 +49,9 @@ std::vector<std::string> mesh_words(const std::string& mesh, double rows) {
   std::vector<std::string> words = {
       "ranks=-1", "comm=threads", fmt::format("per_device_batch_size={}", rows / static_cast<double>(ranks))};
   for (const auto& [axis, size] : sizes) words.push_back(fmt::format("ici_{}_parallelism={}", axis, size));
+  // What ranks compute does not depend on which of them share a slice.
+  for (const std::string_view axis : config::kMeshAxes)
+    words.push_back(fmt::format("dcn_{}_parallelism=1", axis));
   return words;
 }
 
