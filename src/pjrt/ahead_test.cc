@@ -106,6 +106,34 @@ TEST_F(Ahead, TwoSlicesHaveIdsOfTheirOwn) {
   EXPECT_TRUE(compiled.ok()) << compiled.status().message();
 }
 
+// Where replicas are placed decides what crosses the data-centre network.
+TEST_F(Ahead, PlacesDecideWhatCrossesSlices) {
+  auto topology = Topology::create(*plugin_, "tpu7x:1x1x1", {.num_slices = 2});
+  ASSERT_TRUE(topology.ok()) << topology.status().message();
+  const auto sends = [&](std::vector<int64_t> places) -> int64_t {
+    CompileOptions options;
+    options.num_replicas = 4;
+    options.places = std::move(places);
+    auto compiled = compile_ahead(*topology,
+                                  "module @m attributes {mhlo.num_replicas = 4 : i32} {\n"
+                                  "  func.func @main(%x: tensor<1024xf32>) -> tensor<2048xf32> {\n"
+                                  "    %y = \"stablehlo.all_gather\"(%x) <{all_gather_dim = 0 : i64,\n"
+                                  "        replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>}>\n"
+                                  "        : (tensor<1024xf32>) -> tensor<2048xf32>\n"
+                                  "    return %y : tensor<2048xf32>\n  }\n}\n",
+                                  options);
+    EXPECT_TRUE(compiled.ok()) << compiled.status().message();
+    if (!compiled.ok()) return -1;
+    const auto program = HloProgram::decode(*compiled->optimized_program());
+    EXPECT_TRUE(program.ok()) << program.status().message();
+    const auto counts = program->count_collectives();
+    return counts.contains("send") ? counts.at("send") : 0;
+  };
+  EXPECT_EQ(sends({}), 0);
+  EXPECT_EQ(sends({1, 0, 3, 2}), 0);
+  EXPECT_GT(sends({0, 2, 1, 3}), 0);
+}
+
 TEST_F(Ahead, RefusesAnUnknownTopology) {
   auto topology = Topology::create(*plugin_, "tpu99:2x2x1");
   EXPECT_EQ(topology.status().code(), Code::user_error) << topology.status().message();
