@@ -233,7 +233,10 @@ Result<double> collective_time(const Spec& spec, Collective op, double bytes, co
   Group slice = group;
   slice.slices = 1;
   slice.devices = group.devices / group.slices;
-  LIGNUM_ASSIGN_OR_RETURN(const double inside, slice_collective_time(spec, op, bytes, slice));
+  const bool sums_first = group.slices > 1 && op == Collective::reduce_scatter;
+  LIGNUM_ASSIGN_OR_RETURN(
+      const double inside,
+      slice_collective_time(spec, sums_first ? Collective::all_reduce : op, bytes, slice));
   if (group.slices == 1) return inside;
 
   LIGNUM_ASSIGN_OR_RETURN(const double chip_dcn, spec.dcn_bandwidth());

@@ -95,10 +95,13 @@ Result<Estimate> copy_time(const Spec&, Share, double bytes);
 //     it, c = 2 (ring) or 1 (line); and no faster than W (N-1)/N / B.
 //   collective_permute: d W / L: to the neighbour, over one link.
 //   Inside a chip: L = the die-to-die rate, one direction, d = 1.
-//   Over S slices, n devices of the group in each, D = a chip's DCN rate / d: first each device exchanges its
-//   shard across
-//     slices, W/n (S-1)/S / D (all_reduce: twice), then the slice does its part; all_to_all: the slower of
-//     slice and W (S-1)/S / D; collective_permute: W / D. Nominal rates: nothing published to check them by.
+//   Over S slices, n devices of the group in each, D = a chip's DCN rate / d, in the parts that libtpu 0.0.52
+//   makes of it (seen in programs for 2 x tpu7x:2x2x1). Nominal rates: nothing published to check them by.
+//     all_gather: shards go to the same devices of the other slices, W/n (S-1)/S / D, then the slice gathers.
+//     all_reduce: the slice scatters sums, W/n are summed over slices, 2 W/n (S-1)/S / D, the slice gathers.
+//     reduce_scatter: an all_reduce in the slice, of which a device keeps W/n and scatters it over slices,
+//       W/n (S-1)/S / D.
+//     collective_permute: W / D. all_to_all (not compiled): the slower of slice and W (S-1)/S / D.
 // CPU (no topology): W / measured bandwidth for that op and number of ranks. A specification of before
 // collective_permute was measured: the all_gather by which a rank receives as many bytes.
 Result<double> collective_time(const Spec&, Collective, double bytes, const Group&);

@@ -203,6 +203,11 @@ TEST(CollectiveTime, SlicesExchangeShardsFirst) {
   const double bytes = 1e9, dcn = 12.5e9 / 2;  // a device's part of its chip's 100 Gbit/s
   const double inside = gather(spec, bytes, topology("tpu7x:2x2x1"));
   EXPECT_NEAR(gather(spec, bytes, t), inside + bytes / 8 / 2 / dcn, 1e-12);
+  // A sum is whole inside the slice before it is scattered over slices.
+  EXPECT_NEAR(*collective_time(spec, Collective::reduce_scatter, bytes, *whole_group(t)),
+              2 * inside + bytes / 8 / 2 / dcn, 1e-12);
+  EXPECT_NEAR(*collective_time(spec, Collective::all_reduce, bytes, *whole_group(t)),
+              2 * inside + 2 * bytes / 8 / 2 / dcn, 1e-12);
   const Group data = *mesh_group(t, 1, 8, 2);  // plain data parallelism over slices
   EXPECT_NEAR(*collective_time(spec, Collective::all_reduce, bytes, data), 2 * bytes / 2 / dcn, 1e-12);
 }
