@@ -171,6 +171,12 @@ TEST(Mesh, DevicesAreCountedSliceBySlice) {
   EXPECT_EQ(mesh.inside("data"), 4);
   // Groups are of ranks: a gather over fsdp is one of four, in two slices.
   EXPECT_EQ(mesh.groups("fsdp")[1], (std::vector<int64_t>{1, 3, 5, 7}));
+  // An axis that is parted in two for its key heads stands where it stood.
+  passes::Mesh heads{{{"fsdp", 2}, {"tensor", 8, 4}}};
+  const passes::Mesh whole = heads;
+  heads.share_key_heads(2);
+  EXPECT_EQ(heads.slices(), 4);
+  for (int64_t r = 0; r < whole.ranks(); ++r) EXPECT_EQ(heads.device(r), whole.device(r));
   const passes::Mesh outermost{{{"pipeline", 2, 2}, {"fsdp", 4}}};
   for (int64_t r = 0; r < outermost.ranks(); ++r) EXPECT_EQ(outermost.device(r), r);
 }

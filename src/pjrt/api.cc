@@ -60,8 +60,8 @@ Status take_error(const PJRT_Api* api, PJRT_Error* error, const char* call) {
   }
   const auto number = static_cast<size_t>(code.code);
   const char* code_name = number < kCodeNames.size() ? kCodeNames[number] : "unknown code";
-  return Status(is_internal(code.code) ? Code::internal : Code::user_error,
-                fmt::format("{}: {} ({})", call, text, code_name));
+  return {is_internal(code.code) ? Code::internal : Code::user_error,
+          fmt::format("{}: {} ({})", call, text, code_name)};
 }
 
 Status await_event(const PJRT_Api* api, PJRT_Event* event) {
