@@ -180,6 +180,29 @@ void expect_readable(const std::string& id, const nlohmann::json& chart) {
   EXPECT_GE(chart["tables"].get<int>(), 1) << id;
 }
 
+TEST(Report, ATraceHasWhatRunJsonHas) {
+  const RunFolder f;
+  const auto summary =
+      f.train("a", {"steps=6", "log_period=1", "ranks=2", "ici_fsdp_parallelism=2", "profiler=trace"});
+  ASSERT_TRUE(summary.ok()) << summary.status().message();
+  const auto trace = read_json(f.run("a") + "/trace.json").value();
+  std::map<int64_t, int64_t> runs;
+  std::map<std::string, double> ends;  // by engine, of the event before
+  for (const nlohmann::json& e : trace["traceEvents"]) {
+    if (e["ph"] != "X") continue;
+    ++runs[e["args"]["id"].get<int64_t>()];
+    double& end = ends[e["cat"].get<std::string>()];
+    EXPECT_GE(e["ts"].get<double>(), e["cat"] == "compute" ? end : 0) << e;
+    end = e["ts"].get<double>() + e["dur"].get<double>();
+  }
+  EXPECT_TRUE(ends.contains("compute"));
+  EXPECT_TRUE(ends.contains("communication"));
+  for (const nlohmann::json& op : read_json(f.run("a") + "/run.json").value()["ops"])
+    if (op.contains("measured_seconds")) {
+      EXPECT_EQ(runs[op["id"].get<int64_t>()], op["runs"]) << op;
+    }
+}
+
 TEST(Report, DrawsTheRunInABrowser) {
   const RunFolder f;
   const std::string name = "a \"run\" & <img src=q onerror=boom()>'";

@@ -125,6 +125,10 @@ std::vector<Row> maxtext_rows() {
       real("skip_step_scaling_factor", 0, 1e6,
            "skip_step_on_spikes: far above is so many standard deviations above their mean"),
       integer("log_period", 1, kMaxSteps, "steps between lines of progress"),
+      text("profiler",
+           "trace: trace.json in the run's folder, for Perfetto: what the first rank did when, in the last "
+           "step that was traced")
+          .of({"", "trace"}),
 
       text("opt_type", "the optimizer: adamw, or sgd without weight decay").of({"adamw", "sgd"}),
       real("learning_rate", 0, 1e3, "the peak of the schedule"),

@@ -30,7 +30,6 @@ void Profile::add(double step_seconds) {
     sum.ns += e.time.end_ns - e.time.start_ns;
     ++sum.runs;
   }
-  trace_.clear();
   ++steps_;
   seconds_ += step_seconds;
 }

@@ -14,9 +14,13 @@ class Profile {
   // Room for the events of one step; `step` outlives the profile. Nothing is allocated later.
   explicit Profile(const passes::Scheduled& step);
 
-  // For Executor::set_trace before a step that is to be traced, and add() after it.
-  exec::Trace& trace() { return trace_; }
+  // For Executor::set_trace before a step that is to be traced, empty, and add() after it.
+  exec::Trace& begin() {
+    trace_.clear();
+    return trace_;
+  }
   void add(double step_seconds);
+  const exec::Trace& last() const { return trace_; }  // of the step that was added last
 
   int64_t steps() const { return steps_; }
   double step_seconds() const { return steps_ > 0 ? seconds_ / static_cast<double>(steps_) : 0; }  // mean

@@ -190,7 +190,7 @@ class RankLoop {
     const auto learning_rate = static_cast<float>(run_.setup.schedule.at(step_));
     put_inputs(learning_rate);
     const bool traced = is_traced();
-    executor_->set_trace(traced ? &profile_.trace() : nullptr);
+    executor_->set_trace(traced ? &profile_.begin() : nullptr);
     const auto begin = std::chrono::steady_clock::now();
     LIGNUM_RETURN_IF_ERROR(executor_->step().with_context(fmt::format("step {}", step_)));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -305,6 +305,9 @@ Result<TrainSummary> train_on(const Ranks& processes, const config::Config& conf
   if (processes.is_first() && summary.steps > 0) {
     add_measured(summary, profile, price ? &*price : nullptr, record);
     LIGNUM_RETURN_IF_ERROR(write_record(folder, record));
+    if (config.text("profiler") == "trace")
+      LIGNUM_RETURN_IF_ERROR(
+          write_file_atomic(join_path(folder, "trace.json"), exec::chrome_json({&profile.last()}) + "\n"));
     LIGNUM_ASSIGN_OR_RETURN(summary.report, report::write_report(folder));
   }
   log_end(run, summary);
