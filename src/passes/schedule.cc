@@ -69,11 +69,13 @@ class Scheduler {
   }
 
  private:
-  // The await of a copy to host memory that a body's stack alone takes. Not where the copy reads a param: the
-  // carry is written over at the end of the iteration.
+  // The await of a copy to host memory, or of a gradient's sum over ranks, that a body's stack alone takes.
+  // Not where it reads a param: the carry is written over at the end of the iteration.
   bool lags(int32_t id) const {
-    if (scan_ == nullptr || !options_.overlap || g_.node(id).kind != "await" || !g_.node(id).types[0].host)
-      return false;
+    if (scan_ == nullptr || !options_.overlap || g_.node(id).kind != "await") return false;
+    const bool sum = options_.late_sums && options_.prefetch_distance > 0 &&
+                     g_.node(g_.node(id).inputs[0]).kind == "reduce_scatter";
+    if (!sum && !g_.node(id).types[0].host) return false;
     const Value from = view_root(g_, g_.node(g_.node(id).inputs[0]).inputs[0]);
     return g_.node(from).kind != "param" && first_reader({id, 0}) == order_.size();
   }

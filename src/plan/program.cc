@@ -354,7 +354,9 @@ Result<Program> finish(ir::Graph global, const FinishOptions& o, const Done& don
   std::shared_ptr<const ir::Graph> native = p.local;
   if (o.fuse) native = std::make_shared<const ir::Graph>(passes::fuse(*p.local));
   LIGNUM_RETURN_IF_ERROR(done("fuse", *native));
-  p.scheduled = passes::schedule(std::move(native), o.schedule);
+  passes::ScheduleOptions order = o.schedule;
+  order.late_sums = !o.xla;
+  p.scheduled = passes::schedule(std::move(native), order);
   LIGNUM_RETURN_IF_ERROR(passes::verify_schedule(p.scheduled).with_context("after pass schedule"));
   p.memory = passes::plan_memory(p.scheduled, {.threads = o.threads, .share_rows = !o.xla});
   LIGNUM_RETURN_IF_ERROR(passes::verify_memory(p.scheduled, p.memory).with_context("after pass memory"));
