@@ -9,8 +9,9 @@
 namespace lignum::comm {
 namespace {
 
-// Elements a block. A constant trip count lets the compiler vectorise the loops at -O2.
-constexpr int64_t kBlock = 1024;
+// Elements a block. A constant trip count lets the compiler vectorise the loops at -O2; the small one is for
+// the end of a run, and for runs that are short: rows of a tensor that is cut in its last dim.
+constexpr int64_t kBlock = 1024, kSmallBlock = 32;
 
 template <class T>
 struct Accumulator {
@@ -66,6 +67,7 @@ template <class In, class Out>
 void sum(std::span<const void* const> parts, void* out, int64_t n) {
   int64_t begin = 0;
   for (; begin + kBlock <= n; begin += kBlock) sum_block<In, Out>(parts, out, begin, kBlock);
+  for (; begin + kSmallBlock <= n; begin += kSmallBlock) sum_block<In, Out>(parts, out, begin, kSmallBlock);
   if (begin < n) sum_block<In, Out>(parts, out, begin, n - begin);
 }
 
