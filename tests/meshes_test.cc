@@ -1,8 +1,16 @@
 // Training on meshes: the same run as on one rank, and a checkpoint of one mesh on another.
 #include <gtest/gtest.h>
 
-#include "passes/partition.h"
+#include <cmath>
+#include <cstring>
+
+#include "comm/threads.h"
+#include "exec/executor.h"
+#include "exec/thread_pool.h"
+#include "passes/fuse.h"
+#include "plan/program.h"
 #include "runs.h"
+#include "train/shards.h"
 #include "train/verify_mesh.h"
 
 namespace lignum::testing {
@@ -74,6 +82,8 @@ INSTANTIATE_TEST_SUITE_P(
                 {"model_name=lignum-tiny", "dtype=bfloat16", "use_qwix_quantization=true",
                  "quantization=fp8_full"},
                 {"tensor=4", "context=2,tensor=4"}},
+        // Whose logits are held whole.
+        Setting{"gemma2", {golden("gemma2")}, {"tensor=2", "fsdp=2,tensor=2"}},
         Setting{"gemma3", {golden("gemma3")}, {"fsdp=2", "fsdp_transpose=2", "tensor=4"}},
         // A stage has a whole pattern: five layers with a window and one without.
         Setting{"gemma3_stages",
@@ -255,6 +265,122 @@ TEST(Mesh, ACheckpointGoesOnOnAnother) {
     ASSERT_EQ(records.size(), 4U);
     losses.push_back(records[3]["loss"].get<double>());
     EXPECT_NEAR(losses.back(), losses.front(), 1e-6 * losses.front()) << name;
+  }
+}
+
+// Four parameters whose gradients, summed over four rows of two tokens, are 2, 4, 6 and 8 in one element and
+// 0 elsewhere: cut over one axis or several, and whole on each rank.
+constexpr std::string_view kFourGradients = R"(graph four stage=global {
+  %0 = param() {name="w0"} : f32[4,4]<mlp,embed>
+  %1 = param() {name="w1"} : f32[4,4]<q_heads,>
+  %2 = param() {name="w2"} : f32[4]<embed>
+  %3 = param() {name="w3"} : f32[4,4]<,>
+  %4 = param() {name="dy0"} : f32[4,2,4]<activation_batch,activation_length,mlp>
+  %5 = param() {name="x0"} : f32[4,2,4]<activation_batch,activation_length,>
+  %6 = param() {name="dy1"} : f32[4,2,4]<activation_batch,activation_length,q_heads>
+  %7 = param() {name="x1"} : f32[4,2,4]<activation_batch,activation_length,>
+  %8 = param() {name="x2"} : f32[4,2,4]<activation_batch,activation_length,>
+  %9 = param() {name="dy3"} : f32[4,2,4]<activation_batch,activation_length,>
+  %10 = param() {name="x3"} : f32[4,2,4]<activation_batch,activation_length,>
+  %11 = constant() {dims=[], dtype="f32", value=1.0} : f32[] @ "loss" forward
+  %12 = matmul(%4, %5) {batch_a=[], batch_b=[], contract_a=[0,1], contract_b=[0,1]} : f32[4,4]<mlp,embed> @ "w0" wgrad
+  %13 = matmul(%6, %7) {batch_a=[], batch_b=[], contract_a=[0,1], contract_b=[0,1]} : f32[4,4]<q_heads,> @ "w1" wgrad
+  %14 = reduce(%8) {dims=[0,1], fn="sum"} : f32[4]<embed> @ "w2" wgrad
+  %15 = matmul(%9, %10) {batch_a=[], batch_b=[], contract_a=[0,1], contract_b=[0,1]} : f32[4,4]<,> @ "w3" wgrad
+  return %11 as "loss_sum", %11 as "tokens", %12 as "grad:w0", %13 as "grad:w1", %14 as "grad:w2", %15 as "grad:w3"
+}
+)";
+
+struct Clipped {
+  float norm = 0;                        // as it is logged
+  std::vector<std::vector<float>> left;  // of the parameters, from zero, by one step of SGD at rate 1
+};
+
+Result<Clipped> clip_on(const passes::Mesh& mesh) {
+  LIGNUM_ASSIGN_OR_RETURN(const ir::Graph gradients, ir::parse(kFourGradients));
+  passes::Optimizer optimizer;
+  optimizer.kind = passes::Optimizer::Kind::sgd;
+  const ir::Graph global = passes::add_update(gradients, optimizer);
+  const int64_t stages = mesh.size("pipeline");
+  LIGNUM_ASSIGN_OR_RETURN(const passes::Partitioned local,
+                          passes::partition(global, mesh, {.stages = stages, .microbatches = stages}));
+  const passes::Scheduled step =
+      passes::schedule(std::make_shared<const ir::Graph>(passes::fuse(local.graph)), {});
+  const passes::MemoryPlan memory = passes::plan_memory(step, {});
+  Clipped out;
+  out.left = {std::vector<float>(16), std::vector<float>(16), std::vector<float>(4), std::vector<float>(16)};
+  const auto value = [](std::string_view name, int64_t i) -> float {
+    const int64_t column = i % 4;
+    if (name == "learning_rate") return 1;
+    if (name.starts_with("dy")) return column == 3 ? 0.125F : 0;
+    if (name == "x2") return column == 2 ? 6.0F / 8 : 0;
+    if (name.starts_with("x")) return column == name[1] - '0' ? static_cast<float>(2 * (column + 1)) : 0;
+    return 0;
+  };
+  LIGNUM_RETURN_IF_ERROR(
+      comm::ThreadWorld(static_cast<int>(mesh.ranks())).run([&](comm::Transport& t) -> Status {
+        LIGNUM_ASSIGN_OR_RETURN(const auto pool, exec::ThreadPool::create(1));
+        exec::ExecutorOptions e;
+        e.step = &step;
+        e.plan = &memory;
+        e.mesh = &mesh;
+        e.transport = t.size() > 1 ? &t : nullptr;
+        e.parallel = pool.get();
+        LIGNUM_ASSIGN_OR_RETURN(const auto executor, exec::Executor::create(e));
+        for (size_t p = 0; p < local.params.size(); ++p) {
+          const ir::Type& type = global.type(global.param_value(static_cast<int64_t>(p)));
+          if (type.dtype != DType::f32) continue;
+          auto* to = reinterpret_cast<float*>(executor->param(static_cast<int64_t>(p)));
+          train::for_each_run(type.dims, local.params[p], mesh, t.rank(),
+                              [&](int64_t at, int64_t whole, int64_t count) {
+                                for (int64_t k = 0; k < count; ++k)
+                                  to[at + k] = value(global.param_name(static_cast<int64_t>(p)), whole + k);
+                              });
+        }
+        LIGNUM_RETURN_IF_ERROR(executor->step());
+        if (t.rank() == 0) std::memcpy(&out.norm, executor->output("grad_norm"), sizeof(out.norm));
+        for (size_t p = 0; p < out.left.size(); ++p) {
+          if (!train::writes_shard(local.params[p], mesh, t.rank())) continue;
+          const auto* from = reinterpret_cast<const float*>(executor->param(static_cast<int64_t>(p)));
+          train::for_each_run(global.type(global.param_value(static_cast<int64_t>(p))).dims, local.params[p],
+                              mesh, t.rank(), [&](int64_t at, int64_t whole, int64_t count) {
+                                std::copy_n(from + at, count, out.left[p].begin() + whole);
+                              });
+        }
+        return {};
+      }));
+  return out;
+}
+
+// The norm of all of them is the root of 120, wherever each lies: a mean of the ranks' norms would be less,
+// and one that counts each rank's copy more. It is logged as it was before clipping, and clips all alike.
+TEST(Mesh, ClipsByTheNormOfAllGradients) {
+  const double norm = std::sqrt(120.0);
+  const std::vector<std::vector<passes::MeshAxis>> meshes = {{},
+                                                             {{"data", 2}},
+                                                             {{"fsdp", 2}},
+                                                             {{"fsdp", 4}},
+                                                             {{"fsdp_transpose", 2}},
+                                                             {{"pipeline", 2}},
+                                                             {{"context", 2}},
+                                                             {{"tensor", 2}},
+                                                             {{"tensor", 4}},
+                                                             {{"data", 2}, {"tensor", 2}},
+                                                             {{"fsdp", 2}, {"context", 2}, {"tensor", 2}}};
+  for (const auto& axes : meshes) {
+    std::string name = "mesh";
+    for (const passes::MeshAxis& a : axes) name += fmt::format(" {}={}", a.name, a.size);
+    SCOPED_TRACE(name);
+    const Result<Clipped> got = clip_on({axes});
+    ASSERT_OK(got);
+    EXPECT_NEAR(got->norm, norm, 0x1p-23 * norm);
+    for (size_t p = 0; p < got->left.size(); ++p) {
+      for (size_t i = 0; i < got->left[p].size(); ++i) {
+        const bool moved = i == (p == 2 ? p : 12 + p);
+        const double want = moved ? -2 * (static_cast<double>(p) + 1) / norm : 0;
+        EXPECT_NEAR(got->left[p][i], want, 0x1p-22 * std::abs(want)) << p << " " << i;
+      }
+    }
   }
 }
 

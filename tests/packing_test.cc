@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "comm/threads.h"
 #include "exec/thread_pool.h"
+#include "parity.h"
 #include "runs.h"
 #include "train/parameters.h"
 #include "train/rank_executor.h"
@@ -55,6 +57,7 @@ struct Way {
   kernels::Choice choice;
   DType dtype = DType::f32;
   std::string remat = "none";
+  bool fp8 = false;  // dots of the layers, with scales that are fixed
 };
 
 struct Outcome {
@@ -69,7 +72,7 @@ struct Outcome {
 
 // One rank's outputs: of the logits the tokens that it holds, in their places.
 Status run_rank(const plan::ProgramOptions& o, const plan::Program& program, const Way& way,
-                const Batch& batch, comm::Transport& transport, Outcome& out) {
+                const std::vector<Row>& rows, comm::Transport& transport, Outcome& out) {
   LIGNUM_ASSIGN_OR_RETURN(const auto pool, exec::ThreadPool::create(1));
   exec::ExecutorOptions e;
   e.step = &program.scheduled;
@@ -82,6 +85,17 @@ Status run_rank(const plan::ProgramOptions& o, const plan::Program& program, con
   exec::Executor& x = *executor;
   const RankShards shards{program, o.mesh, transport.rank()};
   LIGNUM_RETURN_IF_ERROR(init_parameters(o.model, shards, x, 7));
+  const int64_t groups = row_group(o.mesh, o.mesh.ranks() - 1) + 1;
+  Batch batch(o.shape.batch / groups, o.shape.sequence);
+  const int64_t first = row_group(o.mesh, transport.rank()) * batch.rows;
+  for (int64_t r = 0; r < batch.rows; ++r) {
+    const RowBuffers to = batch.row(r);
+    const Row& from = rows[static_cast<size_t>(first + r)];
+    std::copy(from.ids.begin(), from.ids.end(), to.ids);
+    std::copy(from.labels.begin(), from.labels.end(), to.labels);
+    std::copy(from.positions.begin(), from.positions.end(), to.positions);
+    std::copy(from.segments.begin(), from.segments.end(), to.segments);
+  }
   BatchInputs(x, program, o.mesh, transport.rank()).put(batch, 0);
   LIGNUM_RETURN_IF_ERROR(x.step());
   gather_gradients(o.model, shards, x, out.gradients);
@@ -97,37 +111,30 @@ Status run_rank(const plan::ProgramOptions& o, const plan::Program& program, con
   for (int64_t row = 0, from = 0; row < batch.rows; ++row)
     for (const passes::Range& tokens : passes::token_ranges(batch.seq, axes, o.mesh, transport.rank()))
       for (int64_t i = tokens.begin * kVocab; i < tokens.end * kVocab; ++i)
-        out.logits[static_cast<size_t>(row * batch.seq * kVocab + i)] =
+        out.logits[static_cast<size_t>((first + row) * batch.seq * kVocab + i)] =
             static_cast<float>(load_as_double(type.dtype, x.output("logits"), from++));
   return {};
 }
 
-// mesh: whose ranks all see these rows.
 Outcome run(const std::vector<Row>& rows, bool segmented, const Way& way, const passes::Mesh& mesh = {}) {
-  Batch batch(static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].ids.size()));
   plan::ProgramOptions o;
   o.model = model();
   o.mesh = mesh;
-  o.shape = {batch.rows, batch.seq, way.dtype};
+  o.pipeline.stages = o.pipeline.microbatches = mesh.size("pipeline");
+  o.shape = {static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].ids.size()), way.dtype};
   o.shape.segmented = segmented;
   o.outputs = plan::Outputs::grads;
   o.logits = true;
   o.remat = passes::remat_policy(way.remat).value();
-  for (size_t r = 0; r < rows.size(); ++r) {
-    const RowBuffers to = batch.row(static_cast<int64_t>(r));
-    std::copy(rows[r].ids.begin(), rows[r].ids.end(), to.ids);
-    std::copy(rows[r].labels.begin(), rows[r].labels.end(), to.labels);
-    std::copy(rows[r].positions.begin(), rows[r].positions.end(), to.positions);
-    std::copy(rows[r].segments.begin(), rows[r].segments.end(), to.segments);
-  }
+  if (way.fp8) o.quantization = {parity::fp8_full("fixed,-1,1 fixed,-16,16 fixed,-2,2", false)};
   Outcome out;
-  out.logits.resize(static_cast<size_t>(batch.rows * batch.seq * kVocab));
+  out.logits.resize(static_cast<size_t>(o.shape.batch * o.shape.sequence * kVocab));
   out.gradients = zero_tensors(o.model);
   const Result<plan::Program> program = plan::make_program(o);
   EXPECT_TRUE(program.ok()) << program.status().message();
   const Status status =
       comm::ThreadWorld(static_cast<int>(mesh.ranks())).run([&](comm::Transport& transport) {
-        return run_rank(o, *program, way, batch, transport, out);
+        return run_rank(o, *program, way, rows, transport, out);
       });
   EXPECT_TRUE(status.ok()) << status.message();
   return out;
@@ -140,6 +147,7 @@ std::vector<Way> ways() {
     for (const kernels::Bf16Dot dot : kernels::available_bf16_dots(isa))
       all.push_back({{isa, dot}, DType::bf16});
   }
+  all.push_back({{kernels::best_isa()}, DType::f32, "none", true});
   return all;
 }
 
@@ -159,14 +167,15 @@ TEST(Packing, DocumentsOfARowAreAsIfAlone) {
   edited.ids[2] = 3;
   const std::vector<Row> alone = {Row().add(document_a()).fill_up(12), Row().add(document_b()).fill_up(12)};
   for (const Way& way : ways()) {
-    SCOPED_TRACE(std::string(kernels::isa_name(way.choice.isa)) + " " + std::string(dtype_name(way.dtype)) +
-                 " " + std::string(kernels::bf16_dot_name(way.choice.bf16_dot)));
+    SCOPED_TRACE(fmt::format("{} {} {}{}", kernels::isa_name(way.choice.isa), dtype_name(way.dtype),
+                             kernels::bf16_dot_name(way.choice.bf16_dot), way.fp8 ? " FP8" : ""));
     const Outcome one = run({packed}, true, way), two = run(alone, false, way);
     EXPECT_EQ(one.tokens, 7);  // 4 in A, 3 in B
     EXPECT_EQ(one.logits_of(5, 4), run({edited}, true, way).logits_of(5, 4));
     // Without segments B sees A: restarting positions alone is not enough.
     EXPECT_NE(run({packed}, false, way).logits_of(5, 4), run({edited}, false, way).logits_of(5, 4));
-    const double relative = way.dtype == DType::f32 ? 1e-6 : 0x1p-6;
+    // A quotient near the middle of two 8-bit floats may go either way.
+    const double relative = way.fp8 ? 0x1p-4 : way.dtype == DType::f32 ? 1e-6 : 0x1p-6;
     EXPECT_NEAR(one.loss, two.loss, relative * two.loss);
     EXPECT_EQ(two.tokens, 7);
     for (size_t p = 0; p < one.gradients.size(); ++p) {
@@ -183,39 +192,50 @@ TEST(Packing, DocumentsOfARowAreAsIfAlone) {
   }
 }
 
-// So they are where ranks share the tokens of the row, which cut both documents: positions, documents and
-// what is supervised stay those of the row, whether keys are gathered or go round.
-TEST(Packing, DocumentsOfARowThatRanksShare) {
-  const Row packed = Row().add(document_a()).add(document_b()).fill_up(12);
-  Row edited = packed;
+// So they are on every mesh: where ranks share the tokens of a row, whose cuts go through both documents,
+// where they share heads, and where rows go through stages. Positions, documents and what is supervised stay
+// those of the row, whether keys are gathered or go round.
+TEST(Packing, DocumentsOfARowAreAsIfAloneOnMeshes) {
+  const Row a_b = Row().add(document_a()).add(document_b()).fill_up(12),
+            b_a = Row().add(document_b()).add(document_a()).fill_up(12),
+            a = Row().add(document_a()).fill_up(12), b = Row().add(document_b()).fill_up(12);
+  Row edited = a_b;
   edited.ids[2] = 3;
-  const std::vector<Row> alone = {Row().add(document_a()).fill_up(12), Row().add(document_b()).fill_up(12)};
   // One supervised token in the first half of a row and three in the second: the loss is over tokens, not
   // over ranks.
   Row few = Row().add({4, 8, 15, 16, 23, 42, 3, 5, 9, 1, 2, 6});
   for (const size_t t : {0, 2, 3, 4, 5, 6, 10}) few.labels[t] = -100;
   const Way way{{kernels::best_isa()}};
-  const Outcome two = run(alone, false, way), of_few = run({few}, true, way);
-  EXPECT_EQ(of_few.tokens, 4);
-  for (const bool ring : {false, true}) {
-    for (const bool balanced : {false, true}) {
-      SCOPED_TRACE(fmt::format("ring {} balanced {}", ring, balanced));
-      const passes::Mesh mesh{{{"context", 2}}, balanced, ring};
-      const Outcome one = run({packed}, true, way, mesh);
-      EXPECT_EQ(one.tokens, 7);
-      EXPECT_EQ(one.logits_of(5, 4), run({edited}, true, way, mesh).logits_of(5, 4));
-      EXPECT_NE(one.logits_of(0, 5), run({edited}, true, way, mesh).logits_of(0, 5));
-      const auto near = [](const Outcome& got, const Outcome& want) {
-        EXPECT_NEAR(got.loss, want.loss, 1e-6 * want.loss);
-        for (size_t p = 0; p < got.gradients.size(); ++p) {
-          std::vector<float> difference = got.gradients[p];
-          for (size_t i = 0; i < difference.size(); ++i) difference[i] -= want.gradients[p][i];
-          EXPECT_LE(norm(difference), 1e-6 * norm(want.gradients[p])) << p;
-        }
-      };
-      near(one, two);
-      near(run({few}, true, way, mesh), of_few);
-    }
+  const Outcome alone = run({a, b, b, a}, false, way), of_few = run({few, few}, true, way);
+  EXPECT_EQ(alone.tokens, 14);
+  EXPECT_EQ(of_few.tokens, 8);
+  const std::vector<passes::Mesh> meshes = {{{{"context", 2}}, false, false},
+                                            {{{"context", 2}}, true, false},
+                                            {{{"context", 2}}, false, true},
+                                            {{{"context", 2}}, true, true},
+                                            {{{"tensor", 2}}},
+                                            {{{"fsdp_transpose", 2}, {"context", 2}}, true, false},
+                                            {{{"pipeline", 2}}},
+                                            {{{"fsdp", 2}, {"context", 2}, {"tensor", 2}}, true, false}};
+  for (const passes::Mesh& mesh : meshes) {
+    std::string name = fmt::format("balanced {} ring {}", mesh.balanced, mesh.ring);
+    for (const passes::MeshAxis& axis : mesh.axes) name += fmt::format(" {}={}", axis.name, axis.size);
+    SCOPED_TRACE(name);
+    const Outcome one = run({a_b, b_a}, true, way, mesh), other = run({edited, b_a}, true, way, mesh);
+    EXPECT_EQ(one.tokens, 14);
+    EXPECT_EQ(one.logits_of(5, 4), other.logits_of(5, 4));
+    EXPECT_EQ(one.logits_of(12, 12), other.logits_of(12, 12));
+    EXPECT_NE(one.logits_of(0, 5), other.logits_of(0, 5));
+    const auto near = [](const Outcome& got, const Outcome& want) {
+      EXPECT_NEAR(got.loss, want.loss, 1e-6 * want.loss);
+      for (size_t p = 0; p < got.gradients.size(); ++p) {
+        std::vector<float> difference = got.gradients[p];
+        for (size_t i = 0; i < difference.size(); ++i) difference[i] -= want.gradients[p][i];
+        EXPECT_LE(norm(difference), 1e-6 * norm(want.gradients[p])) << p;
+      }
+    };
+    near(one, alone);
+    near(run({few, few}, true, way, mesh), of_few);
   }
 }
 
@@ -299,6 +319,77 @@ TEST(Packing, ResumeGoesOnWithTheSameSamples) {
   ASSERT_FALSE(other.ok());
   EXPECT_NE(other.status().message().find("was trained on other rows"), std::string::npos)
       << other.status().message();
+}
+
+// The samples of steps [begin, end), as ranks of a mesh are given them.
+std::vector<int32_t> samples(const SampleFolder& f, std::vector<std::string> words, int64_t begin,
+                             int64_t end) {
+  words.insert(words.end(), {"train_files=" + (f / "ten.jsonl"), "data_shuffle_seed=42"});
+  const auto config = config::Config::parse(f.yaml(), "tiny.yml", words);
+  EXPECT_TRUE(config.ok()) << config.status().message();
+  const auto setup = make_setup(*config, nullptr);
+  EXPECT_TRUE(setup.ok()) << setup.status().message();
+  const auto data = TrainData::open(*config, setup->model.vocab_size, setup->batch, setup->tokenizer);
+  EXPECT_TRUE(data.ok()) << data.status().message();
+  const BatchShape& shape = setup->batch;
+  Batch batch(shape.rows, shape.seq);
+  std::vector<int32_t> out;
+  for (int64_t step = begin; step < end; ++step) {
+    std::vector<std::vector<int32_t>> seen(static_cast<size_t>(shape.ranks));
+    for (int64_t rank = 0; rank < setup->ranks; ++rank) {
+      std::vector<int32_t> own;
+      for (int64_t m = 0; m < shape.micro_steps; ++m) {
+        data->fill(step * shape.global_rows(), row_group(setup->step.mesh, rank), m, batch);
+        for (int64_t r = 0; r < shape.rows; ++r) own.push_back(batch.row(r).ids[0] - '0');
+      }
+      std::vector<int32_t>& group = seen[static_cast<size_t>(row_group(setup->step.mesh, rank))];
+      EXPECT_TRUE(group.empty() || group == own) << rank;
+      group = own;
+    }
+    for (const auto& group : seen) out.insert(out.end(), group.begin(), group.end());
+  }
+  return out;
+}
+
+// Likewise on every mesh, and from each to the next: the samples in the same order, and where the mesh stays
+// the losses to the bit.
+TEST(Packing, ResumeGoesOnWithTheSameSamplesOnMeshes) {
+  const SampleFolder f;
+  const std::vector<int32_t> order = samples(f, {}, 0, 15);
+  std::set<std::vector<int32_t>> epochs;
+  for (auto at = order.begin(); at != order.end(); at += 10) {
+    std::vector<int32_t> epoch(at, at + 10);
+    epochs.insert(epoch);
+    std::sort(epoch.begin(), epoch.end());
+    EXPECT_EQ(epoch, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  }
+  EXPECT_EQ(epochs.size(), 3U);
+  ASSERT_OK(f.go("whole", {"steps=15"}));
+  const std::vector<double> want = f.losses("whole");
+  const std::vector<std::vector<std::string>> meshes = {
+      {"ici_fsdp_parallelism=2", "ici_tensor_parallelism=2", "per_device_batch_size=0.5"},
+      {"ici_context_parallelism=2", "context_parallel_strategy=ring", "per_device_batch_size=1"},
+      {"ici_pipeline_parallelism=2", "ici_tensor_parallelism=2", "per_device_batch_size=0.5"},
+      {}};
+  const auto with = [](std::vector<std::string> words, int64_t steps, int workers = 0) {
+    words.push_back(fmt::format("steps={}", steps));
+    words.push_back(fmt::format("grain_worker_count={}", workers));
+    return words;
+  };
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(samples(f, meshes[i], 0, 15), order);
+    const std::string whole = fmt::format("whole{}", i), parts = fmt::format("parts{}", i);
+    ASSERT_OK(f.go(whole, with(meshes[i], 15)));
+    ASSERT_OK(f.go(parts, with(meshes[i], 8, 1)));
+    ASSERT_OK(f.go(parts, with(meshes[i], 15, 4)));
+    EXPECT_EQ(f.losses(parts), f.losses(whole));
+    EXPECT_EQ(f.tensors(parts, 15), f.tensors(whole, 15));
+    ASSERT_OK(f.go("moves", with(meshes[i], static_cast<int64_t>(i + 1) * 15 / 4)));
+  }
+  const std::vector<double> moved = f.losses("moves");
+  ASSERT_EQ(moved.size(), 15U);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(moved[i], want[i], 1e-5 * want[i]) << i;
 }
 
 TEST(Packing, MeshesAndRematHaveTheSameBits) {

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "ops/op.h"
+#include "train/rank_executor.h"
 
 namespace lignum::train {
 namespace {
@@ -121,17 +123,17 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, Parity, testing::Values(DType::f32, DType::bf16
 constexpr int64_t kTokens = 4;
 constexpr int32_t kLabels[2][kTokens] = {{-100, -100, 0, -100}, {1, 1, 1, -100}};
 
-plan::ProgramOptions masked(int64_t data, int64_t accumulation, int64_t stages = 1) {
+plan::ProgramOptions masked(const passes::Mesh& mesh, int64_t accumulation = 1) {
   plan::ProgramOptions o;
   o.model.vocab_size = 8;
   o.model.hidden = 16;
   o.model.layers = 2;
   o.model.heads = 2;
-  o.model.kv_heads = 1;
+  o.model.kv_heads = 2;
   o.model.head_dim = 8;
   o.model.mlp = 24;
-  o.mesh.axes = {{"data", data}, {"pipeline", stages}, {"fsdp", 1}};
-  o.pipeline = {.stages = stages, .microbatches = stages};
+  o.mesh = mesh;
+  o.pipeline.stages = o.pipeline.microbatches = mesh.size("pipeline");
   o.shape = {2 / accumulation, kTokens, DType::f32};
   o.accumulation = accumulation;
   o.remat = passes::remat_policy("none").value();
@@ -144,23 +146,23 @@ plan::ProgramOptions masked(int64_t data, int64_t accumulation, int64_t stages =
 // token i gets.
 void make_losses_known(const config::ModelConfig& m, const RankShards& shards, exec::Executor& e) {
   EXPECT_TRUE(init_parameters(m, shards, e, 3).ok());
+  const double norm = 1 / std::sqrt(1 / static_cast<double>(m.hidden) + m.norm_eps);
+  const double rest = std::log((1 - std::exp(-4) - std::exp(-1)) / static_cast<double>(m.vocab_size - 2));
   const auto parameters = models::parameters(m);
   for (size_t p = 0; p < parameters.size(); ++p) {
-    auto* w = reinterpret_cast<float*>(e.param(static_cast<int64_t>(p)));
     const std::string& name = parameters[p].pattern;
-    const ir::Graph& local = *shards.program.local;  // of a stage: its layers alone
-    const int64_t n = local.type(local.param_value(static_cast<int64_t>(p))).elements();
-    if (name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight")) std::fill_n(w, n, 0.0F);
-    if (name == "model.embed_tokens.weight")
-      for (int64_t i = 0; i < n; ++i) w[i] = i / m.hidden == i % m.hidden ? 1.0F : 0.0F;
-    if (name == "lm_head.weight") {
-      const double norm = 1 / std::sqrt(1 / static_cast<double>(m.hidden) + m.norm_eps);
-      const double rest = std::log((1 - std::exp(-4) - std::exp(-1)) / static_cast<double>(m.vocab_size - 2));
-      for (int64_t i = 0; i < n; ++i) {
-        const int64_t label = i / m.hidden;
-        w[i] = static_cast<float>((label == 0 ? -4 : label == 1 ? -1 : rest) / norm);
-      }
-    }
+    const bool table = name == "model.embed_tokens.weight", head = name == "lm_head.weight";
+    if (!table && !head && !name.ends_with("o_proj.weight") && !name.ends_with("down_proj.weight")) continue;
+    const auto value = [&](int64_t i) -> double {
+      const int64_t row = i / m.hidden;
+      if (table) return row == i % m.hidden ? 1 : 0;
+      return head ? (row == 0 ? -4 : row == 1 ? -1 : rest) / norm : 0;
+    };
+    auto* w = reinterpret_cast<float*>(e.param(static_cast<int64_t>(p)));
+    for_each_run(parameters[p].dims, shards.program.params[p], shards.mesh, shards.rank,
+                 [&](int64_t local, int64_t global, int64_t count) {
+                   for (int64_t k = 0; k < count; ++k) w[local + k] = static_cast<float>(value(global + k));
+                 });
   }
 }
 
@@ -173,15 +175,19 @@ Outcome run_masked(plan::ProgramOptions o, bool known_losses, plan::Outputs outp
       EXPECT_TRUE(init_parameters(o.model, shards, e, 3).ok());
     }
     if (outputs == plan::Outputs::state) put_step(e, step);
-    const int64_t ranks = o.mesh.ranks(), rows = 2 / ranks;
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int32_t t = 0; t < kTokens; ++t) {
-        const auto at = static_cast<size_t>(r * kTokens + t);
-        const int64_t row = shards.rank * rows + r;
-        reinterpret_cast<int32_t*>(e.param("input_ids"))[at] = static_cast<int32_t>(row * kTokens) + t;
-        reinterpret_cast<int32_t*>(e.param("labels"))[at] = kLabels[row][t];
-        reinterpret_cast<int32_t*>(e.param("positions"))[at] = t;
+    const BatchInputs inputs(e, shards.program, o.mesh, shards.rank);
+    const int64_t group = row_group(o.mesh, shards.rank),
+                  rows = 2 / (row_group(o.mesh, o.mesh.ranks() - 1) + 1) / o.accumulation;
+    for (int64_t m = 0; m < o.accumulation; ++m) {
+      Batch batch(rows, kTokens);
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t row = (group * o.accumulation + m) * rows + r;
+        const RowBuffers to = batch.row(r);
+        one_document(kTokens, to);
+        std::copy_n(kLabels[row], kTokens, to.labels);
+        std::iota(to.ids, to.ids + kTokens, static_cast<int32_t>(row * kTokens));
       }
+      inputs.put(batch, m);
     }
   });
 }
@@ -199,30 +205,43 @@ void expect_near(const Outcome& a, const Outcome& b) {
   }
 }
 
-// A mean of the micro-steps' means would be (4 + 1) / 2.
+// A mean of the micro-steps' means would be (4 + 1) / 2. Where ranks have rows of their own, and no sum goes
+// another way, even the bits are the same.
 TEST(Masked, TokensCountAlikeInMicroStepsRanksMicrobatchesAndABatch) {
+  const std::vector<passes::Mesh> of_rows = {{{{"data", 2}}}, {{{"fsdp", 2}}}, {{{"pipeline", 2}}}},
+                                  others = {{{{"fsdp_transpose", 2}}},
+                                            {{{"context", 2}}, true, false},
+                                            {{{"context", 2}}, false, true},
+                                            {{{"tensor", 2}}},
+                                            {{{"pipeline", 2}, {"tensor", 2}}},
+                                            {{{"fsdp", 2}, {"context", 2}, {"tensor", 2}}, true, false}};
   for (const bool known : {true, false}) {
-    const auto of = [&](int64_t data, int64_t accumulation, plan::Outputs outputs, int64_t stages = 1) {
-      return run_masked(masked(data, accumulation, stages), known, outputs);
-    };
     for (const plan::Outputs outputs : {plan::Outputs::grads, plan::Outputs::state}) {
       // Weights from a seed have gradients near zero, whose first AdamW step is of no certain size.
       if (!known && outputs == plan::Outputs::state) continue;
-      const Outcome batch = of(1, 1, outputs), accumulated = of(1, 2, outputs), ranks = of(2, 1, outputs);
+      const Outcome batch = run_masked(masked({}), known, outputs),
+                    accumulated = run_masked(masked({}, 2), known, outputs);
       if (known) {
         EXPECT_NEAR(batch.losses[0], 1.75, 1e-6);
       }
-      EXPECT_NEAR(accumulated.losses[0], batch.losses[0], 1e-6 * batch.losses[0]);
-      EXPECT_EQ(accumulated, ranks);
-      EXPECT_EQ(accumulated, of(1, 1, outputs, 2));
-      expect_near(accumulated, batch);
+      const auto near = [&](const Outcome& other) {
+        EXPECT_NEAR(other.losses[0], batch.losses[0], 1e-6 * batch.losses[0]);
+        expect_near(other, batch);
+      };
+      near(accumulated);
+      for (const passes::Mesh& mesh : of_rows)
+        EXPECT_EQ(accumulated, run_masked(masked(mesh), known, outputs));
+      for (const passes::Mesh& mesh : others) {
+        SCOPED_TRACE(mesh.axes.front().name + (mesh.ring ? " ring" : ""));
+        near(run_masked(masked(mesh), known, outputs));
+      }
     }
   }
 }
 
 TEST(Masked, AccumulationHoldsOneMicroStepsActivations) {
   const auto bytes_of = [](int64_t rows, int64_t accumulation, std::string_view part) {
-    plan::ProgramOptions o = masked(1, 1);
+    plan::ProgramOptions o = masked({});
     o.shape = {rows, 1024, DType::f32};
     o.accumulation = accumulation;
     const Result<plan::Program> program = plan::make_program(o);
@@ -240,7 +259,7 @@ TEST(Masked, AccumulationHoldsOneMicroStepsActivations) {
   EXPECT_EQ(bytes_of(2, 1, "activations"), 2 * one);
   // Beside them: the running sums, what is added to them, and the other micro-step's ids, labels and
   // positions.
-  const int64_t sums = 4 * masked(1, 1).model.parameters() + 4096;
+  const int64_t sums = 4 * masked({}).model.parameters() + 4096;
   EXPECT_LE(bytes_of(1, 2, ""), arena + 2 * sums + 3 * 4 * 1024);
 }
 

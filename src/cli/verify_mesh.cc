@@ -1,6 +1,7 @@
 // lignum verify-mesh: a run on meshes against the same run on one rank.
 #include "train/verify_mesh.h"
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -14,7 +15,7 @@ struct VerifyMeshArguments {
   explicit VerifyMeshArguments(CLI::App& verb) : config(verb) {}
   ConfigWords config;
   train::VerifyMeshOptions options;
-  bool json = false;
+  bool list = false, json = false;
 };
 
 nlohmann::ordered_json to_json(const train::MeshReport& report) {
@@ -42,23 +43,29 @@ void print(const train::MeshReport& report) {
   print_line(
       fmt::format("one rank: loss {:.6f} to {:.6f}; moved by an ulp it parts by up to {:.2e}; allowed {:.2e}",
                   report.first_loss, report.last_loss, report.noise, train::kVerifyMargin * report.noise));
-  print_line(fmt::format("{:<34} {:>5} {:>11} {:>5} {:>10}  {}", "mesh", "ranks", "divergence", "step",
-                         "gradients", ""));
+  size_t width = 0;
+  for (const train::MeshVerdict& v : report.meshes) width = std::max(width, v.mesh.size());
+  print_line(fmt::format("{:<{}} {:>5} {:>11} {:>5} {:>10}", "mesh", width, "ranks", "divergence", "step",
+                         "gradients"));
   for (const train::MeshVerdict& v : report.meshes) {
     if (!v.left_out.empty()) {
-      print_line(fmt::format("{:<34} left out: {}", v.mesh, v.left_out));
+      print_line(fmt::format("{:<{}} left out: {}", v.mesh, width, v.left_out));
       continue;
     }
     std::string said = v.ok(report.noise) ? "ok" : "FAILS";
     if (!v.same_bits.empty()) said += ", the bits of " + v.same_bits;
     if (!v.other_bits.empty()) said += ", other bits than " + v.other_bits;
-    if (v.gradients > 1) said += ", gradient of " + v.worst;
-    print_line(fmt::format("{:<34} {:>5} {:>11.2e} {:>5} {:>10.3f}  {}", v.mesh, v.ranks, v.divergence,
+    if (!(v.gradients <= 1)) said += ", gradient of " + v.worst;
+    print_line(fmt::format("{:<{}} {:>5} {:>11.2e} {:>5} {:>10.3f}  {}", v.mesh, width, v.ranks, v.divergence,
                            v.step, v.gradients, said));
   }
 }
 
 Status run_verify_mesh(const VerifyMeshArguments& a) {
+  if (a.list) {
+    for (const std::string& mesh : train::default_meshes()) print_line(mesh);
+    return {};
+  }
   if (a.options.steps < 1 || a.options.perturbed < 1)
     return user_error("--steps {} and --perturbed {}: at least 1 each", a.options.steps, a.options.perturbed);
   LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
@@ -84,17 +91,21 @@ void add_verify_mesh(CLI::App& app, Outcome& outcome) {
   CLI::App& verb =
       *app.add_subcommand("verify-mesh", "Trains on meshes and compares with the same run on one rank.");
   auto a = std::make_shared<VerifyMeshArguments>(verb);
-  verb.add_option("--mesh", a->options.meshes, "sizes by axis, fsdp=2,tensor=2; may stand several times")
+  verb.add_option("--mesh", a->options.meshes,
+                  "sizes by axis, fsdp=2,tensor=2, and keys for that mesh, as "
+                  "context=2,context_parallel_strategy=ring; may stand several times")
       ->delimiter(';');
   verb.add_option("--steps", a->options.steps, "of each run (20)");
   verb.add_option("--perturbed", a->options.perturbed, "one-rank runs whose weights are moved by an ulp (8)");
+  verb.add_flag("--list", a->list, "print the meshes that are taken where none is named, and end");
   add_json(verb, a->json, "print one JSON object");
-  add_examples(
-      verb,
-      "verify-mesh [config.yml] [key=value ...] [--mesh AXIS=N,...] [--steps N] [--perturbed N] [--json]",
-      {"verify-mesh model_name=lignum-tiny dataset_type=synthetic per_device_batch_size=8 "
-       "max_target_length=64",
-       "verify-mesh configs/quickstart.yml --mesh tensor=2 --mesh fsdp=2,tensor=2 --steps 5"});
+  add_examples(verb,
+               "verify-mesh [config.yml] [key=value ...] [--mesh AXIS=N,...] [--steps N] [--perturbed N] "
+               "[--list] [--json]",
+               {"verify-mesh model_name=lignum-tiny dataset_type=synthetic per_device_batch_size=8 "
+                "max_target_length=64",
+                "verify-mesh configs/quickstart.yml --mesh tensor=2 --mesh fsdp=2,tensor=2 --steps 5",
+                "verify-mesh configs/quickstart.yml target=pjrt --mesh fsdp=4"});
   verb.final_callback([a, &outcome] { outcome.status = run_verify_mesh(*a); });
 }
 

@@ -244,7 +244,8 @@ std::vector<Row> maxtext_rows() {
               "parts of the rows of the ranks of a pipeline; a multiple of its stages; -1: as many as stages")
           .or_minus_one(),
       text("compile_xla_flags",
-           "of 'lignum compile': flags of XLA, --xla_tpu_scoped_vmem_limit_kib=65472, say"),
+           "of 'lignum compile', and of verify-mesh with target=pjrt: flags of XLA, "
+           "--xla_tpu_scoped_vmem_limit_kib=65472, say"),
       text("compile_topology", "compile for it ahead of time: tpu7x-8 (devices) or tpu7x:2x2x1 (chips)"),
       integer("compile_topology_num_slices", 1, 65536,
               "slices of compile_topology, joined by the data-centre network; -1: one")

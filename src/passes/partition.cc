@@ -21,7 +21,7 @@ using Axes = std::vector<std::string>;
 
 // The tokens of a row. Between a layer's blocks ranks of a tensor axis hold a part of them each; ranks of the
 // context axis do so everywhere.
-constexpr std::string_view kTokens = "activation_length";
+constexpr std::string_view kTokens = "activation_length", kVocabulary = "vocab";
 // Inside a pipeline's loops: an axis of no ranks, which cuts the rows that the stages share into
 // microbatches. What is open over it is summed over ticks.
 constexpr const char* kMicrobatch = "microbatch";
@@ -364,7 +364,8 @@ class Partitioner {
     std::vector<Axes> factors(static_cast<size_t>(count));
     std::set<std::string> taken;
     // An axis that tokens and something else ask for: the tokens give way. Not on the context axis, with
-    // which weights are stored as with fsdp, and gathered for use.
+    // which weights are stored as with fsdp, and gathered for use; nor to the vocabulary, for what follows
+    // the logits needs all those of a token, and would be done by each rank for all tokens.
     std::set<std::string> asked;
     const auto yields = [&](size_t i, size_t d, const std::string& axis) {
       return ops::name_of(site.in[i], static_cast<int64_t>(d)) == kTokens && axis != kContextAxis &&
@@ -372,7 +373,8 @@ class Partitioner {
     };
     for (size_t i = 0; i < in.size(); ++i)
       for (size_t d = 0; d < rule.in[i].size() && in[i].fluid == nullptr; ++d)
-        if (rule.in[i][d] >= 0 && ops::name_of(site.in[i], static_cast<int64_t>(d)) != kTokens)
+        if (const std::string& name = ops::name_of(site.in[i], static_cast<int64_t>(d));
+            rule.in[i][d] >= 0 && name != kTokens && name != kVocabulary)
           asked.insert(in[i].sharding.dims[d].begin(), in[i].sharding.dims[d].end());
     for (int f = 0; f < count; ++f) {
       std::optional<Axes> axes;

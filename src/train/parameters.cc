@@ -176,11 +176,17 @@ WholeTensors zero_tensors(const config::ModelConfig& model) {
 
 void gather_gradients(const config::ModelConfig& model, const RankShards& shards,
                       const exec::Executor& executor, WholeTensors& out) {
+  const auto output = [&](const std::string& name) { return executor.output(name); };
+  gather_gradients(model, shards, output, out);
+}
+
+void gather_gradients(const config::ModelConfig& model, const RankShards& shards,
+                      FunctionRef<const std::byte*(const std::string& name)> output, WholeTensors& out) {
   const std::vector<models::Parameter> parameters = models::parameters(model);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const passes::Sharding& sharding = shards.program.params[i];
     if (!writes_shard(sharding, shards.mesh, shards.rank)) continue;
-    const auto* from = reinterpret_cast<const float*>(executor.output("grad:" + parameters[i].pattern));
+    const auto* from = reinterpret_cast<const float*>(output("grad:" + parameters[i].pattern));
     for_each_run(parameters[i].dims, sharding, shards.mesh, shards.rank,
                  [&](int64_t local, int64_t global, int64_t count) {
                    std::copy_n(from + local, count, out[i].begin() + global);

@@ -49,7 +49,9 @@ Status read_parameters(const config::ModelConfig& model, const RankShards& shard
 using WholeTensors = std::vector<std::vector<float>>;
 WholeTensors zero_tensors(const config::ModelConfig& model);
 // This rank's part of the gradients of a step with outputs=grads (of those ranks that hold the same shard,
-// one writes): ranks may write into one `out` at once.
+// one writes): ranks may write into one `out` at once. `output`: the bytes of an output by its name.
+void gather_gradients(const config::ModelConfig& model, const RankShards& shards,
+                      FunctionRef<const std::byte*(const std::string& name)> output, WholeTensors& out);
 void gather_gradients(const config::ModelConfig& model, const RankShards& shards,
                       const exec::Executor& executor, WholeTensors& out);
 

@@ -8,6 +8,10 @@
 // A mesh passes where divergence <= kMargin noise, and the gradients of the first step, tensor by tensor,
 //   ||g - g1||  <=  kMargin (the largest ||g' - g1|| of the runs that were moved)  +  1e-7 ||all gradients||.
 // A unit in the last place is that of `dtype`, in which operands are read.
+//
+// With target=pjrt XLA runs the meshes, on a device for each rank (the CPU plug-in has as many as are asked
+// for), from the same weights and rows; the runs on one rank are this machine's kernels' all the same, and
+// the bars are the same.
 #pragma once
 
 #include <functional>
@@ -19,9 +23,10 @@
 namespace lignum::train {
 
 struct VerifyMeshOptions {
-  int64_t steps = 20;
+  int64_t steps = 20;     // 0: of the first step its loss and gradients, without an update
   int64_t perturbed = 8;  // one-rank runs that are moved; >= 1
-  // Sizes by axis, "fsdp=2,tensor=2"; empty: default_meshes().
+  // Sizes by axis, and keys that say how the mesh is used: "fsdp=2,tensor=2",
+  // "context=4,context_parallel_strategy=ring"; empty: default_meshes().
   std::vector<std::string> meshes;
   std::function<void(const std::string& line)> log;  // may be empty
 };
@@ -48,7 +53,8 @@ struct MeshReport {
   std::vector<MeshVerdict> meshes;
 };
 
-// Every axis alone at 2 and 4, and pairs and triples of axes on up to 8 ranks.
+// Every axis alone at 2 and 4, context parallelism both ways and pipelines by both schedules, and pairs and
+// triples of axes on up to 8 ranks.
 std::vector<std::string> default_meshes();
 
 // The configuration's own mesh does not count; its per_device_batch_size is the rows of a micro-step on one

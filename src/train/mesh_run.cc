@@ -1,0 +1,289 @@
+#include "train/mesh_run.h"
+
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/rng.h"
+#include "comm/threads.h"
+#include "exec/thread_pool.h"
+#include "models/files.h"
+#include "train/rank_executor.h"
+#include "train/replicas.h"
+
+namespace lignum::train {
+namespace {
+
+// key=value, as often as there are commas.
+std::vector<std::pair<std::string, std::string>> items_of(const std::string& mesh) {
+  std::vector<std::pair<std::string, std::string>> items;
+  for (size_t at = 0; at < mesh.size();) {
+    const size_t comma = std::min(mesh.find(',', at), mesh.size()),
+                 equals = std::min(mesh.find('=', at), comma), value = std::min(equals + 1, comma);
+    items.emplace_back(mesh.substr(at, equals - at), mesh.substr(value, comma - value));
+    at = comma + 1;
+  }
+  return items;
+}
+
+bool is_axis(std::string_view name) {
+  return std::find(config::kMeshAxes.begin(), config::kMeshAxes.end(), name) != config::kMeshAxes.end();
+}
+
+std::vector<std::string> mesh_words(const std::string& mesh, double rows) {
+  std::map<std::string, std::string, std::less<>> keys;  // as given: Config says what is wrong with them
+  const auto size_key = [](std::string_view axis) { return fmt::format("ici_{}_parallelism", axis); };
+  for (const std::string_view axis : config::kMeshAxes) {
+    keys.emplace(size_key(axis), "1");
+    // What ranks compute does not depend on which of them share a slice.
+    keys.emplace(fmt::format("dcn_{}_parallelism", axis), "1");
+  }
+  for (const auto& [name, value] : items_of(mesh))
+    keys[is_axis(name) ? size_key(name) : name] = value.empty() ? "''" : value;
+  keys["target"] = "cpu";  // which reads the keys alike
+  std::vector<std::string> words = {
+      "ranks=-1", "comm=threads",
+      fmt::format("per_device_batch_size={}", rows / static_cast<double>(mesh_ranks(mesh)))};
+  for (const auto& [key, value] : keys) words.push_back(fmt::format("{}={}", key, value));
+  return words;
+}
+
+// Every weight but 0 up or down by one unit in the last place, by (seed, parameter, index).
+void move_weights(exec::Executor& executor, const std::vector<models::Parameter>& parameters, uint64_t seed,
+                  DType dtype) {
+  const uint32_t unit = dtype == DType::bf16 ? 1U << 16 : 1U;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    auto* data = reinterpret_cast<float*>(executor.param(static_cast<int64_t>(i)));
+    int64_t count = 1;
+    for (const int64_t d : parameters[i].dims) count *= d;
+    std::array<uint32_t, 4> random{};
+    for (int64_t k = 0; k < count; ++k) {
+      if (k % 128 == 0)
+        random = philox4x32({static_cast<uint32_t>(k / 128), static_cast<uint32_t>(i), 0, 0},
+                            {static_cast<uint32_t>(seed), 0x6d657368});
+      auto bits = std::bit_cast<uint32_t>(data[k]);
+      if ((bits << 1) < (unit << 1)) continue;
+      const auto bit = static_cast<size_t>(k % 128);
+      bits = (random[bit / 32] >> (bit % 32) & 1U) != 0 ? bits + unit : bits - unit;
+      data[k] = std::bit_cast<float>(bits);
+    }
+  }
+}
+
+// A program on XLA's devices, one a rank. The ranks' executors, which do not run it, lay out what goes in and
+// keep what a step leaves for the next.
+class DeviceStep {
+ public:
+  static Result<DeviceStep> load(const MeshDevices& devices, const plan::Program& program,
+                                 const passes::Mesh& mesh) {
+    LIGNUM_ASSIGN_OR_RETURN(pjrt::LoadedStep loaded, pjrt::load_step(devices.client, *program.local,
+                                                                     print_options(mesh), devices.flags));
+    return DeviceStep(*program.local, std::move(loaded), mesh.ranks());
+  }
+
+  // By all ranks together.
+  Status step(const Ranks& ranks, exec::Executor& executor) {
+    const auto rank = static_cast<size_t>(ranks.rank());
+    executors_[rank] = &executor;
+    LIGNUM_RETURN_IF_ERROR(ranks.barrier());
+    if (ranks.is_first()) status_ = run();
+    LIGNUM_RETURN_IF_ERROR(ranks.barrier());
+    LIGNUM_RETURN_IF_ERROR(status_);
+    for (size_t i = 0; i < results_[rank].size(); ++i) {
+      const std::vector<std::byte>& result = results_[rank][i].data;
+      if (const int32_t param = local_->outputs()[i].alias; param >= 0)
+        std::memcpy(executor.param(param), result.data(), result.size());
+    }
+    return {};
+  }
+  const std::byte* output(int64_t rank, const std::string& name) const {
+    const auto at = std::find(loaded_.outputs.begin(), loaded_.outputs.end(), name);
+    LIGNUM_CHECK(at != loaded_.outputs.end(), "no output {}", name);
+    return results_[static_cast<size_t>(rank)][static_cast<size_t>(at - loaded_.outputs.begin())].data.data();
+  }
+
+ private:
+  DeviceStep(const ir::Graph& local, pjrt::LoadedStep loaded, int64_t ranks)
+      : local_(&local), loaded_(std::move(loaded)), executors_(static_cast<size_t>(ranks)) {}
+
+  Status run() {
+    std::vector<std::vector<pjrt::HostView>> arguments;
+    for (exec::Executor* executor : executors_) {
+      arguments.emplace_back();
+      for (int64_t p = 0; p < static_cast<int64_t>(local_->params().size()); ++p) {
+        const ir::Type& type = local_->type(local_->param_value(p));
+        arguments.back().push_back({type.dtype, type.dims, executor->param(p)});
+      }
+    }
+    LIGNUM_ASSIGN_OR_RETURN(results_, loaded_.run(arguments));
+    return {};
+  }
+
+  const ir::Graph* local_;
+  pjrt::LoadedStep loaded_;
+  std::vector<exec::Executor*> executors_;             // of the ranks
+  std::vector<std::vector<pjrt::HostArray>> results_;  // [rank][output]
+  Status status_;
+};
+
+// What runs the two programs of a case: nothing here where the ranks' executors do.
+struct DeviceSteps {
+  std::optional<DeviceStep> step, gradients;
+};
+
+class RankRun {
+ public:
+  RankRun(const MeshCase& c, const MeshRunOptions& options, const Ranks& ranks, DeviceSteps& devices,
+          MeshOutcome& out)
+      : case_(c), options_(options), ranks_(ranks), devices_(devices), out_(out) {}
+
+  Status run() {
+    LIGNUM_ASSIGN_OR_RETURN(const auto pool, exec::ThreadPool::create(case_.setup.threads));
+    LIGNUM_RETURN_IF_ERROR(gradients(*pool));
+    if (options_.steps == 0) return ranks_.barrier();
+    LIGNUM_ASSIGN_OR_RETURN(const auto executor, start(case_.step, *pool));
+    const BatchShape& shape = case_.setup.batch;
+    for (int64_t step = 0; step < options_.steps; ++step) {
+      put_rows(case_.data, step * shape.global_rows(), case_.setup, case_.step, ranks_.rank(), *executor);
+      const auto rate = static_cast<float>(case_.setup.schedule.at(step));
+      const auto updates = static_cast<int32_t>(step);
+      std::memcpy(executor->param("learning_rate"), &rate, sizeof(rate));
+      std::memcpy(executor->param("step"), &updates, sizeof(updates));
+      LIGNUM_RETURN_IF_ERROR(take(devices_.step, *executor).with_context(fmt::format("step {}", step)));
+      if (!ranks_.is_first()) continue;
+      out_.losses.push_back(scalar(devices_.step, *executor, "loss"));
+      out_.norms.push_back(scalar(devices_.step, *executor, "grad_norm"));
+    }
+    return ranks_.barrier();
+  }
+
+ private:
+  Status take(std::optional<DeviceStep>& devices, exec::Executor& executor) {
+    return devices ? devices->step(ranks_, executor) : executor.step();
+  }
+  const std::byte* output(const std::optional<DeviceStep>& devices, const exec::Executor& executor,
+                          const std::string& name) const {
+    return devices ? devices->output(ranks_.rank(), name) : executor.output(name);
+  }
+  double scalar(const std::optional<DeviceStep>& devices, const exec::Executor& executor,
+                const std::string& name) const {
+    float value = 0;
+    std::memcpy(&value, output(devices, executor, name), sizeof(value));
+    return static_cast<double>(value);
+  }
+
+  Result<std::unique_ptr<exec::Executor>> start(const plan::Program& program, Parallel& pool) {
+    const Setup& s = case_.setup;
+    LIGNUM_ASSIGN_OR_RETURN(auto executor, make_executor(s, program, ranks_, pool,
+                                                         memory_budget(case_.config, nullptr, s.ranks)));
+    const RankShards shards{program, s.step.mesh, ranks_.rank()};
+    if (const std::string& weights = case_.config.text("model_path"); !weights.empty()) {
+      LIGNUM_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(weights));
+      LIGNUM_RETURN_IF_ERROR(load_parameters(s.model, files, shards, *executor));
+    } else {
+      LIGNUM_RETURN_IF_ERROR(init_parameters(
+          s.model, shards, *executor, static_cast<uint64_t>(case_.config.integer("init_weights_seed"))));
+    }
+    if (options_.moved > 0)
+      move_weights(*executor, models::parameters(s.model), options_.moved, s.step.shape.dtype);
+    return executor;
+  }
+
+  Status gradients(Parallel& pool) {
+    const Setup& s = case_.setup;
+    LIGNUM_ASSIGN_OR_RETURN(const auto executor, start(case_.gradients, pool));
+    put_rows(case_.data, 0, s, case_.gradients, ranks_.rank(), *executor);
+    LIGNUM_RETURN_IF_ERROR(take(devices_.gradients, *executor).with_context("the first step's gradients"));
+    gather_gradients(
+        s.model, {case_.gradients, s.step.mesh, ranks_.rank()},
+        [&](const std::string& name) { return output(devices_.gradients, *executor, name); }, out_.gradients);
+    if (options_.steps == 0 && ranks_.is_first())
+      out_.losses.push_back(scalar(devices_.gradients, *executor, "loss"));
+    return {};
+  }
+
+  const MeshCase& case_;
+  const MeshRunOptions& options_;
+  const Ranks& ranks_;
+  DeviceSteps& devices_;  // of all ranks
+  MeshOutcome& out_;      // likewise: each writes its own part
+};
+
+}  // namespace
+
+int64_t mesh_ranks(const std::string& mesh) {
+  int64_t ranks = 1;
+  for (const auto& [name, value] : items_of(mesh)) {
+    int64_t size = 1;
+    if (is_axis(name)) std::from_chars(value.data(), value.data() + value.size(), size);
+    if (size > 0 && size <= comm::ThreadWorld::kMaxRanks) ranks *= size;
+  }
+  return ranks;
+}
+
+Result<std::unique_ptr<MeshCase>> prepare_mesh(const config::Config& base, const std::string& mesh,
+                                               const Setup* like, bool for_xla) {
+  LIGNUM_ASSIGN_OR_RETURN(config::Config config,
+                          config::Config::parse(base.to_yaml(), "the configuration",
+                                                mesh_words(mesh, base.real("per_device_batch_size"))));
+  LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config, nullptr));
+  if (like != nullptr) {
+    setup.kernels = like->kernels;
+    setup.step.bf16_dot = like->step.bf16_dot;
+  }
+  setup.step.xla = for_xla;
+  if (setup.step.host_parameters || setup.step.optimizer.offloaded)
+    return user_error(
+        "{}=true: verify-mesh keeps the state on the device",
+        setup.step.host_parameters ? "parameter_memory_host_offload" : "optimizer_memory_host_offload");
+  LIGNUM_ASSIGN_OR_RETURN(plan::Program step, plan::make_program(setup.step));
+  plan::ProgramOptions options = setup.step;
+  options.outputs = plan::Outputs::grads;
+  LIGNUM_ASSIGN_OR_RETURN(plan::Program gradients, plan::make_program(options));
+  LIGNUM_ASSIGN_OR_RETURN(TrainData data,
+                          TrainData::open(config, setup.model.vocab_size, setup.batch, setup.tokenizer));
+  return std::make_unique<MeshCase>(
+      MeshCase{std::move(config), std::move(setup), std::move(step), std::move(gradients), std::move(data)});
+}
+
+Result<MeshDevices> open_devices(const config::Config& config, int64_t count) {
+  const std::string& path = config.text("plugin");
+  LIGNUM_ASSIGN_OR_RETURN(pjrt::Overrides flags, pjrt::parse_flags(config.text("compile_xla_flags")));
+  for (auto& [name, value] : flags)  // which this compiler, unlike libtpu, does not read as a word
+    if (const auto* word = std::get_if<std::string>(&value); word != nullptr && path.empty())
+      if (*word == "true" || *word == "false") value = *word == "true";
+  LIGNUM_ASSIGN_OR_RETURN(
+      const pjrt::Plugin plugin,
+      pjrt::Plugin::load(path.empty() ? pjrt::PluginKind::cpu : pjrt::PluginKind::other, path));
+  LIGNUM_ASSIGN_OR_RETURN(
+      pjrt::Client client,
+      pjrt::Client::create(plugin, {.cpu_device_count = path.empty() ? static_cast<int>(count) : 0}));
+  if (const auto there = static_cast<int64_t>(client.devices().size()); there < count)
+    return user_error("target=pjrt: a mesh has {} ranks, {} has {} devices; ask for smaller meshes", count,
+                      plugin.path(), there);
+  return MeshDevices{std::move(client), std::move(flags)};
+}
+
+Result<MeshOutcome> run_mesh(const MeshCase& c, const MeshRunOptions& options) {
+  DeviceSteps devices;
+  if (options.devices != nullptr) {
+    const passes::Mesh& mesh = c.setup.step.mesh;
+    if (options.steps > 0) {
+      LIGNUM_ASSIGN_OR_RETURN(devices.step, DeviceStep::load(*options.devices, c.step, mesh));
+    }
+    LIGNUM_ASSIGN_OR_RETURN(devices.gradients, DeviceStep::load(*options.devices, c.gradients, mesh));
+  }
+  MeshOutcome out;
+  out.gradients = zero_tensors(c.setup.model);
+  LIGNUM_RETURN_IF_ERROR(
+      comm::ThreadWorld(static_cast<int>(c.setup.ranks)).run([&](comm::Transport& t) -> Status {
+        LIGNUM_ASSIGN_OR_RETURN(const Ranks ranks, Ranks::join(t));
+        return RankRun(c, options, ranks, devices, out).run();
+      }));
+  return out;
+}
+
+}  // namespace lignum::train
