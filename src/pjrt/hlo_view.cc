@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 #include <unordered_set>
 
 #include "pjrt/hlo.h"
@@ -100,10 +101,8 @@ void HloProgram::call_order(const HloComputation& computation,
     stack.pop_back();
     if (!seen.insert(c->id).second) continue;
     order.push_back(c);
-    for (auto i = c->instructions.rbegin(); i != c->instructions.rend(); ++i) {
-      for (auto id = i->called.rbegin(); id != i->called.rend(); ++id)
-        stack.push_back(this->computation(*id));
-    }
+    for (const HloInstruction& i : std::views::reverse(c->instructions))
+      for (const int64_t id : std::views::reverse(i.called)) stack.push_back(this->computation(id));
   }
 }
 
