@@ -16,9 +16,7 @@ Result<std::unique_ptr<exec::Executor>> make_executor(const Setup& setup, const 
 
 // Which rows of a global batch a rank sees: ranks of one context or tensor axis, which are the last ones, see
 // the same.
-inline int64_t row_group(const passes::Mesh& mesh, int64_t rank) {
-  return rank / mesh.row_sharers();
-}
+inline int64_t row_group(const passes::Mesh& mesh, int64_t rank) { return rank / mesh.row_sharers(); }
 
 // The i32 params of a step, [micro_steps, rows, seq] or [rows, seq]: of each row the tokens that the rank
 // holds.

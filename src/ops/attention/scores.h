@@ -33,8 +33,8 @@ Result<kernels::AttentionTokens> attention_tokens(const CpuCall&, const kernels:
 Type lse_type(const Type& q);
 
 // Factor 0 walks the batch, 1 the heads (those of q and the key heads that they read, which a rank's share
-// has where the ranks divide both numbers, or the key heads the ranks), 2 the queries, which see all keys; or, where shards go
-// round, 2 walks the keys of a shard too.
+// has where the ranks divide both numbers, or the key heads the ranks), 2 the queries, which see all keys;
+// or, where shards go round, 2 walks the keys of a shard too.
 struct AttentionFactors {
   explicit AttentionFactors(bool ring) { kv[1] = key_segments[1] = ring ? 2 : -1; }
   std::vector<int> q = {0, 2, 1, -1}, kv = {0, -1, 1, -1}, lse = {0, 1, 2}, segments = {0, 2},
