@@ -74,6 +74,12 @@ INSTANTIATE_TEST_SUITE_P(
                 {"model_name=lignum-tiny", "dtype=bfloat16", "use_qwix_quantization=true",
                  "quantization=fp8_full", "shard_optimizer_over_data=true"},
                 {"fsdp=2", "data=2", "data=2,pipeline=2"}},
+        // Fixed scales mask the gradients of what they clip, here while stages still add them up.
+        Setting{"pipeline_fp8_fixed",
+                {"model_name=lignum-tiny", "dtype=bfloat16", "use_qwix_quantization=true",
+                 "quantization=fp8_full", "weight_quantization_calibration_method=fixed,-0.05,0.05",
+                 "act_quantization_calibration_method=fixed,-2,2"},
+                {"pipeline=2", "fsdp=2,pipeline=2"}},
         // Two key heads, or one, on more ranks.
         Setting{"key_heads_bf16",
                 {"model_name=lignum-tiny", "dtype=bfloat16"},

@@ -102,6 +102,9 @@ struct ShardRule {
   // The op commutes with sums over ranks (add of two gradients, reshape): partial inputs, all over the same
   // axes, give partial results.
   bool linear = false;
+  // The results commute with sums of this input alone, whatever the others are (a mask of a gradient): it may
+  // stay open over the microbatches of a pipeline, which are added up tick by tick.
+  int linear_in = -1;
   // The result is the input in a wider type, exactly: a sum over ranks may be taken of the input, in the
   // result's type (bf16 travels, f32 is added up).
   bool widens = false;

@@ -260,8 +260,12 @@ class Partitioner {
     }
     std::vector<Local> in;
     for (const Value v : n.inputs) in.push_back(partial.empty() ? resolved(from, v, b, map) : map.at(v));
+    if (partial.empty() && rule.linear_in >= 0) {
+      Local& summed = in[static_cast<size_t>(rule.linear_in)];
+      partial = std::exchange(summed.partial, {});
+    }
     for (const Local& l : in)
-      if (partial.empty() && !l.partial.empty())
+      if (!l.partial.empty() && !(rule.linear && l.partial == partial))
         return internal_error("{} ({}) reads a sum over the rows of several microbatches", n.kind,
                               n.tag.path);
 

@@ -31,6 +31,7 @@ struct ClipGradient {
     rule.in = {f, f, {}};
     rule.in[2] = scale_factors(s.in[1], f, s.in[2], rule.exact);
     rule.out = {f};
+    rule.linear_in = 0;
     return rule;
   }
 
