@@ -51,7 +51,7 @@ void store(std::byte* p, int64_t i, T x) {
 template <class In, class Out>
 inline __attribute__((always_inline)) void sum_block(std::span<const void* const> parts, void* out,
                                                      int64_t begin, int64_t n) {
-  using Acc = typename Accumulator<In>::type;
+  using Acc = Accumulator<In>::type;
   std::array<Acc, kBlock> acc;
   const auto* first = static_cast<const std::byte*>(parts[0]) + begin * static_cast<int64_t>(sizeof(In));
   for (int64_t i = 0; i < n; ++i) acc[i] = widen<In, Acc>(load<In>(first, i));
