@@ -165,7 +165,7 @@ std::string allowed_text(const Key& key) {
 }
 
 Result<Value> parse_value(const Key& key, std::string_view text) {
-  if (!is_utf8(text) || text.find('\0') != text.npos) {
+  if (!is_utf8(text) || text.find('\0') != std::string_view::npos) {
     return user_error("{}={}: not UTF-8 text", key.name, shown(text));
   }
   auto value = parse_unnamed(key, text);
