@@ -537,7 +537,7 @@ class Partitioner {
         Sharding whole = l.sharding;
         std::erase(whole.dims[0], axis);
         LIGNUM_ASSIGN_OR_RETURN(l, relaid(type, l, whole, b, n.tag.path));
-        whole.dims[0].push_back(kMicrobatch);
+        whole.dims[0].emplace_back(kMicrobatch);
         params.push_back(std::move(whole));
       } else {
         params.push_back(l.sharding);

@@ -54,6 +54,7 @@ auto handler_of(int signal) {
   LIGNUM_CHECK(sigaction(signal, nullptr, &action) == 0, "signal {}", signal);
   return action.sa_handler;
 }
+// Before a plug-in is loaded: it must be static. NOLINTNEXTLINE(bugprone-throwing-static-initialization)
 const auto kHandlersAtStart = [] {
   std::array<decltype(handler_of(0)), kSignals.size()> handlers{};
   for (size_t i = 0; i < kSignals.size(); ++i) handlers[i] = handler_of(kSignals[i]);
@@ -150,8 +151,8 @@ TEST_F(Ahead, LoopGathersBehindItsDots) {
 
   auto stats = compiled->memory_stats();
   ASSERT_TRUE(stats.ok()) << stats.status().message();
-  const int64_t x_bytes = 256 * 1024 * 2;
-  const int64_t w_bytes = 4 * 128 * 1024 * 2;
+  const int64_t x_bytes = int64_t{256} * 1024 * 2;
+  const int64_t w_bytes = int64_t{4} * 128 * 1024 * 2;
   EXPECT_EQ(stats->arguments, x_bytes + w_bytes);
   EXPECT_EQ(stats->outputs, x_bytes);
   EXPECT_GT(stats->temporaries, 1024 * 1024 * 2);  // at least one gathered layer

@@ -15,7 +15,7 @@ struct Instruction {
   std::string opcode;
   std::vector<int64_t> operands = {};
   std::vector<int64_t> called = {};
-  std::string backend_config = "";
+  std::string backend_config;
 };
 
 std::string encode_shape() {
