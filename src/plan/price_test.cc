@@ -78,9 +78,12 @@ passes::Scheduled scheduled(const std::string& text, passes::ScheduleOptions opt
   return passes::schedule(std::make_shared<const ir::Graph>(std::move(*graph)), options);
 }
 
-const passes::Mesh kTwo{{{"fsdp", 2}}};
+const passes::Mesh& two() {
+  static const passes::Mesh mesh{{{"fsdp", 2}}};
+  return mesh;
+}
 
-Price priced(const passes::Scheduled& step, const hw::Spec& spec, const passes::Mesh& mesh = kTwo,
+Price priced(const passes::Scheduled& step, const hw::Spec& spec, const passes::Mesh& mesh = two(),
              const PriceOptions& options = {}) {
   Result<Price> p = price(step, mesh, spec, options);
   EXPECT_TRUE(p.ok()) << p.status().message();
@@ -194,7 +197,7 @@ TEST(Price, CoresThatAreShortMakeContention) {
   // What runs beside compute costs what it would have cost alone, no more: one core does both.
   PriceOptions serial;
   serial.overlap = false;
-  const Price in_turn = priced(scheduled(kLoop, {1, false}), box(100e6, 2), kTwo, serial);
+  const Price in_turn = priced(scheduled(kLoop, {1, false}), box(100e6, 2), two(), serial);
   EXPECT_NEAR(narrow.step_seconds, in_turn.step_seconds, 1e-6);
 }
 
@@ -225,12 +228,12 @@ TEST(Price, MfuAndTokensFromWhatIsGiven) {
   PriceOptions options;
   options.model_flops = 1e7;
   options.tokens = 128;
-  const Price p = priced(step, box(100e6), kTwo, options);
+  const Price p = priced(step, box(100e6), two(), options);
   EXPECT_DOUBLE_EQ(*p.tokens_per_second, 128 / p.step_seconds);
   EXPECT_NEAR(*p.mfu, 1e7 / p.step_seconds / 8e9,
               1e-9 * *p.mfu);  // the machine's best product: eight threads
   options.operands = DType::i32;
-  EXPECT_FALSE(priced(step, box(100e6), kTwo, options).mfu);
+  EXPECT_FALSE(priced(step, box(100e6), two(), options).mfu);
 }
 
 TEST(Price, LoopsCopiesArePriced) {
@@ -238,7 +241,7 @@ TEST(Price, LoopsCopiesArePriced) {
   const passes::MemoryPlan memory = passes::plan_memory(step, {});
   PriceOptions options;
   options.memory = &memory;
-  const Price p = priced(step, box(100e6), kTwo, options);
+  const Price p = priced(step, box(100e6), two(), options);
   expect_sums(p);
   int64_t bytes = 0;
   for (const passes::Copy& c : memory.layout.at_end) bytes += c.bytes;
@@ -256,17 +259,17 @@ TEST(Price, RefusesWhatTheSpecificationCannotSay) {
   const passes::Scheduled step = scheduled(kLoop);
   PriceOptions many;
   many.threads = 16;
-  const Result<Price> threads = price(step, kTwo, box(1e9), many);
+  const Result<Price> threads = price(step, two(), box(1e9), many);
   ASSERT_FALSE(threads.ok());
   EXPECT_SAYS(threads.status().message(), "not 16");
   const Result<hw::Spec> tpu = hw::Spec::load("tpu7x");
   ASSERT_TRUE(tpu.ok());
-  const Result<Price> slice = price(step, kTwo, *tpu, {});
+  const Result<Price> slice = price(step, two(), *tpu, {});
   ASSERT_FALSE(slice.ok());
   EXPECT_SAYS(slice.status().message(), "compile_topology");
   PriceOptions eight;
   eight.topology = *hw::parse_topology("tpu7x-8", *tpu);
-  const Result<Price> devices = price(step, kTwo, *tpu, eight);
+  const Result<Price> devices = price(step, two(), *tpu, eight);
   ASSERT_FALSE(devices.ok());
   EXPECT_SAYS(devices.status().message(), "8 devices, the mesh has 2");
 }
@@ -524,7 +527,7 @@ TEST(Price, HostMemoryInAFileHasItsOwnRate) {
   PriceOptions options;
   options.host_file = true;
   EXPECT_FALSE(price(step, {}, spec, options).ok());
-  constexpr int64_t kBytes = 256 * 256 * 4;
+  constexpr int64_t kBytes = int64_t{256} * 256 * 4;
   spec.set_host_file({{"write", "/disk", kBytes, 1e-5, 2e-3, 0}, {"read", "/disk", kBytes, 1e-5, 1e-3, 0}});
   const Price p = priced(step, spec, {}, options);
   EXPECT_NEAR(p.copy_seconds, 3e-3, 1e-12);
@@ -541,7 +544,7 @@ TEST(Report, TablesAndJsonSayTheSame) {
   options.memory = &memory;
   options.model_flops = 1e7;
   options.tokens = 128;
-  const Price p = priced(step, spec, kTwo, options);
+  const Price p = priced(step, spec, two(), options);
   ReportOptions small;
   small.top = 2;
   small.device_memory = memory.arena_bytes - 1;
