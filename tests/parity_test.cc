@@ -260,7 +260,7 @@ TEST(Masked, AccumulationHoldsOneMicroStepsActivations) {
   // Beside them: the running sums, what is added to them, and the other micro-step's ids, labels and
   // positions.
   const int64_t sums = 4 * masked({}).model.parameters() + 4096;
-  EXPECT_LE(bytes_of(1, 2, ""), arena + 2 * sums + 3 * 4 * 1024);
+  EXPECT_LE(bytes_of(1, 2, ""), arena + 2 * sums + int64_t{3} * 4 * 1024);
 }
 
 }  // namespace

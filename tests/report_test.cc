@@ -197,7 +197,8 @@ TEST(Report, ATraceHasWhatRunJsonHas) {
   }
   EXPECT_TRUE(ends.contains("compute"));
   EXPECT_TRUE(ends.contains("communication"));
-  for (const nlohmann::json& op : read_json(f.run("a") + "/run.json").value()["ops"])
+  const auto record = read_json(f.run("a") + "/run.json").value();
+  for (const nlohmann::json& op : record["ops"])
     if (op.contains("measured_seconds")) {
       EXPECT_EQ(runs[op["id"].get<int64_t>()], op["runs"]) << op;
     }

@@ -39,11 +39,13 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(sum);
 }
 
-// Meshes of data and fsdp alone have gradients of the same bits where as many ranks see rows of their own,
-// and so has a pipeline alone whose microbatches are its stages' rows, but that it finds scales for each
-// (docs/numerics.md).
+// Meshes of data or fsdp alone have gradients of the same bits where as many ranks see rows of their own (two
+// axes add up in two steps), and so has a pipeline alone whose microbatches are its stages' rows, but that it
+// finds scales for each (docs/numerics.md).
 std::string bits_class(const Setup& s) {
-  if (s.step.mesh.size("fsdp_transpose") > 1 || s.step.mesh.row_sharers() > 1) return {};
+  const passes::Mesh& mesh = s.step.mesh;
+  if (mesh.size("fsdp_transpose") > 1 || mesh.row_sharers() > 1) return {};
+  if (mesh.size("data") > 1 && mesh.size("fsdp") > 1) return {};
   const passes::Pipeline& p = s.step.pipeline;
   if (p.stages > 1 && (s.ranks != p.stages || p.microbatches != p.stages || !s.step.quantization.empty()))
     return {};
