@@ -215,7 +215,7 @@ TEST(Price, NodesCarryTheirCostFacet) {
   const NodePrice& exp = *by.at("elementwise forward");
   EXPECT_NEAR(exp.seconds, 2 * 64 * 256 * 50e-9 + 1e-6, 1e-12);  // measured under its name
   EXPECT_EQ(by.at("all_gather forward")->bound, hw::Bound::link);
-  EXPECT_DOUBLE_EQ(by.at("all_gather forward")->bytes, 256 * 256 * 4 / 2);
+  EXPECT_DOUBLE_EQ(by.at("all_gather forward")->bytes, 256.0 * 256 * 4 / 2);
   EXPECT_DOUBLE_EQ(p.executed_flops, 3 * 2 * product.flops);
   EXPECT_DOUBLE_EQ(p.dispatch_seconds, 9e-6);
   for (size_t i = 1; i < p.nodes.size(); ++i) EXPECT_LT(p.nodes[i - 1].id, p.nodes[i].id);
@@ -366,7 +366,7 @@ TEST(ModelFlops, OfPublishedSteps) {
        {std::tuple{8192, 1299.00, 211.11}, std::tuple{129024, 20459.32, 52367.54}}) {
     const double all = flops("llama2-7b", 4, sequence);
     // Attention grows with the square of the length, all else with the length.
-    const double squared = (flops("llama2-7b", 4, 2 * sequence) - 2 * all) / 2;
+    const double squared = (flops("llama2-7b", 4, int64_t{2} * sequence) - 2 * all) / 2;
     EXPECT_NEAR(squared, attention, kRounding) << sequence;
     EXPECT_NEAR(all - squared, matmul, kRounding) << sequence;
   }
