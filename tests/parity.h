@@ -34,7 +34,7 @@ struct Setting {
   int64_t tiling = 0;                     // of a rank's tokens in the head; 0: one tile of so few
   std::vector<std::string> offload = {};  // remat_policy=custom, these in host memory; `remat` has no effect
   std::string host = "ram";
-  std::string fp8 = "";  // the calibrations of the layers' dots, weights, activations, gradients; empty: none
+  std::string fp8;  // the calibrations of the layers' dots, weights, activations, gradients; empty: none
   bool per_tensor = false;
   bool moments = false, weights = false;       // in host memory
   int64_t tile = 0, block = 0;                 // of contracted dims
