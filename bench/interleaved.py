@@ -46,6 +46,12 @@ class Train:
         self.process.wait()
 
 
+def status(pid, key):
+    """Bytes of a line of /proc/PID/status, VmRSS, say."""
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith(key + ":"))
+
+
 def machine(lignum):
     """What a result says of where it comes from."""
     version = subprocess.run([lignum, "--version"], check=True, capture_output=True, text=True).stdout.strip()

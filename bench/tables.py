@@ -1,0 +1,18 @@
+"""What the scripts bench/NAME/table share: bench/results/NAME.md is what they make of the numbers beside it."""
+import os
+import sys
+
+RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
+
+
+def main(name, text):
+    """table [--check] [FOLDER]: writes NAME.md, text(FOLDER), or ends with an error where it is another."""
+    words = [w for w in sys.argv[1:] if w != "--check"]
+    folder = words[0] if words else RESULTS
+    path = os.path.join(folder, name + ".md")
+    made = text(folder)
+    if "--check" in sys.argv:
+        with open(path) as f:
+            sys.exit(0 if f.read() == made else f"{path} is not what bench/{name}/table makes")
+    with open(path, "w") as f:
+        f.write(made)
