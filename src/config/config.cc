@@ -359,8 +359,7 @@ Result<int64_t> Config::rows(const Mesh& mesh) const {
   if (all == std::floor(all) && rows == std::floor(rows)) return static_cast<int64_t>(all);
   return user_error(
       "per_device_batch_size={}: {} rows over {} devices are not whole rows for each of the {} that see rows "
-      "of their "
-      "own ({} share each row: context and tensor parallelism); a multiple of {} is",
+      "of their own ({} share each row: context and tensor parallelism); a multiple of {} is",
       each, all, mesh.devices(), mesh.row_groups(), mesh.devices() / mesh.row_groups(),
       static_cast<double>(mesh.row_groups()) / static_cast<double>(mesh.devices()));
 }

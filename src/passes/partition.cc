@@ -138,6 +138,8 @@ class Partitioner {
   }
 
  private:
+  using Gathers = std::map<std::tuple<Value, std::string, size_t>, Value>;  // by (local value, axis, dim)
+
   // The node that makes v, in the body of the loop that stacks it.
   static const Node& made_by(const Graph& from, Value v) {
     const Node& n = from.node(v);
@@ -195,6 +197,10 @@ class Partitioner {
   // The value gathered on every axis that `to` does not have. Cutting a whole dim is not done here.
   Result<Local> relaid(const Type& global, const Local& l, const Sharding& to, ops::Builder& b,
                        const std::string& who) {
+    return relaid(global, l, to, b, who, gathers_);
+  }
+  Result<Local> relaid(const Type& global, const Local& l, const Sharding& to, ops::Builder& b,
+                       const std::string& who, Gathers& gathers) {
     Local out = l;
     if (l.fluid != nullptr && !(l.sharding == to)) {
       ir::Attrs attrs = l.fluid->attrs;
@@ -208,7 +214,7 @@ class Partitioner {
         if (axis == kMicrobatch) return internal_error("{}: needs the rows of all microbatches", who);
         out.sharding.dims[d].pop_back();
         const int64_t size = local_dims({global.dims[d]}, {{out.sharding.dims[d]}}, mesh_)[0];
-        Value& gathered = gathers_[{out.value, axis, d}];
+        Value& gathered = gathers[{out.value, axis, d}];
         if (!gathered.valid()) {
           const Value started = b.add("all_gather", {out.value},
                                       {{"axis", axis},
@@ -501,11 +507,7 @@ class Partitioner {
     for (size_t d = 0; d < whole.dims.size(); ++d)
       if (ops::name_of(from.type(v), static_cast<int64_t>(d)) == "embed")
         std::erase(whole.dims[d], kDataAxis);
-    if (whole == l.sharding) return l;
-    const auto outer = std::exchange(gathers_, std::exchange(loop_gathers_, {}));
-    Result<Local> out = relaid(from.type(v), l, whole, b, "a loop");
-    loop_gathers_ = std::exchange(gathers_, outer);
-    return out;
+    return whole == l.sharding ? l : relaid(from.type(v), l, whole, b, "a loop", loop_gathers_);
   }
 
   // Whether the loop slices what the stages share, or what another loop over ticks keeps.
@@ -584,9 +586,9 @@ class Partitioner {
   // What the graph being filled has gathered already, by (local value, axis, dim): a weight that recompute
   // and gradient both read is gathered once, under its first reader's tag. Not across a loop: it would be
   // held all along it.
-  std::map<std::tuple<Value, std::string, size_t>, Value> gathers_;
+  Gathers gathers_;
   // What is held across loops nevertheless (state_over_data).
-  std::map<std::tuple<Value, std::string, size_t>, Value> loop_gathers_;
+  Gathers loop_gathers_;
 };
 
 }  // namespace

@@ -295,8 +295,7 @@ Result<ProgramOptions> program_options(const config::Config& c, const config::Mo
   if (o.mesh.state_over_data && o.host_parameters)
     return user_error(
         "shard_optimizer_over_data=true with parameter_memory_host_offload=true: weights in host memory are "
-        "not "
-        "gathered at once; use ici_fsdp_parallelism in place of ici_data_parallelism");
+        "not gathered at once; use ici_fsdp_parallelism in place of ici_data_parallelism");
   o.schedule.prefetch_distance = c.integer("prefetch_distance");
   o.schedule.overlap = c.text("overlap") == "on";
   return o;

@@ -105,11 +105,12 @@ Result<MeshReport> verify_meshes(const config::Config& config, const VerifyMeshO
   for (int64_t i = 1; i <= options.perturbed; ++i) {
     LIGNUM_ASSIGN_OR_RETURN(const MeshOutcome moved,
                             run_mesh(*single, {.steps = options.steps, .moved = static_cast<uint64_t>(i)}));
-    raise_to(divergence(moved, one).first, report.noise);
+    const double parts = divergence(moved, one).first;
+    raise_to(parts, report.noise);
     for (size_t p = 0; p < bounds.size(); ++p)
       raise_to(distance(moved.gradients[p], one.gradients[p]), bounds[p]);
     log(fmt::format("one rank, weights moved by an ulp, {} of {}: parts by {:.2e}", i, options.perturbed,
-                    divergence(moved, one).first));
+                    parts));
   }
   for (double& b : bounds) b = kVerifyMargin * b + 1e-7 * std::sqrt(all);
 
