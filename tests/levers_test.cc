@@ -328,7 +328,7 @@ TEST(Levers, APlanHoldsAndPricesTheMoments) {
   EXPECT_EQ(host.optimizer_bytes, 0);
   EXPECT_GT(host.step_seconds, setup.step_seconds);
 
-  const Ended plan = run(f, {"plan", f / "tiny.yml", "mu_dtype=bfloat16"});
+  const Ended plan = run(f, {"plan", f / "tiny.yml", "mu_dtype=bfloat16", "spec=tpu7x"});
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_NE(plan.out.find("; adamw, moments bf16 and f32\n"), std::string::npos) << plan.out;
 }
