@@ -5,6 +5,7 @@
 
 #include "pjrt/reader.h"
 #include "quick_compile.h"
+#include "stablehlo_loops.h"
 #include "tracer_plugin.h"
 
 namespace lignum::pipelines {
@@ -104,6 +105,26 @@ TEST(Pipeline, RunsTheRestOfThePatternOutside) {
   ASSERT_OK(want.status());
   ASSERT_OK(got.status());
   ASSERT_OK(compare(*want, *got));
+}
+
+// The inputs of a stage's layers are written into the stack of all ticks, and read out of it, one at a time: never
+// those of a tick at once, which XLA would keep a second time.
+TEST(Pipeline, TicksKeepNoStackOfTheirOwn) {
+  plan::ProgramOptions o = with({.stages = 2}, plan::Outputs::grads);
+  o.xla = true;
+  const auto step = make_step(o);
+  ASSERT_OK(step.status());
+  const auto text = pjrt::print_stablehlo(*step->program.local, train::print_options(o.mesh));
+  ASSERT_TRUE(text.ok()) << text.status().message();
+  int64_t layers = 0, ticks = 0;  // rows moved out of 3 ticks of 2 layers: one, and two at once
+  for (const std::string_view line : tracer::text::lines(*text)) {
+    if (line.find("stablehlo.dynamic_") == std::string_view::npos || line.find(" (tensor<3x2x") == line.npos)
+      continue;
+    if (line.find("tensor<1x1x") != line.npos) ++layers;
+    if (line.find("tensor<1x2x") != line.npos) ++ticks;
+  }
+  EXPECT_EQ(layers, 2);
+  EXPECT_EQ(ticks, 0);
 }
 
 class OnXla : public OnCpuPlugin<4> {

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 namespace lignum::ops {
@@ -60,47 +61,66 @@ std::string_view zero(DType d) {
   return dtype_is_float(d) ? "0.0" : "0";
 }
 
-Type stack_of(Type t, int64_t rows) {
-  t.dims.insert(t.dims.begin(), rows);
-  return t;
-}
+// A row of a row ... of a stack: a leading dim, and the SSA name of an index, for each loop that goes over
+// it, the outermost first. With no loop it is the tensor itself.
+struct Row {
+  std::vector<int64_t> trips;
+  std::vector<std::string> at;
+  std::string zero;  // the index in all other dims
 
-// Row `row` of stacks of `trip` tensors: start indices and their types for a tensor of that rank.
-struct RowIndex {
-  int64_t trip;
-  std::string row, origin;
-
-  std::string indices(size_t rank) const {
-    std::string out = row;
-    for (size_t i = 0; i < rank; ++i) out += ", " + origin;
-    return out;
+  Row in(int64_t trip, const std::string& index, const std::string& origin) const {
+    Row row = *this;
+    row.trips.push_back(trip);
+    row.at.push_back(index);
+    row.zero = origin;
+    return row;
   }
-  static std::string types(size_t rank) {
-    std::string out = "tensor<i32>";
-    for (size_t i = 0; i < rank; ++i) out += ", tensor<i32>";
-    return out;
+  Type stack(Type t) const { return led(std::move(t), trips); }
+  Type alone(Type t) const { return led(std::move(t), std::vector<int64_t>(trips.size(), 1)); }
+  std::string indices(size_t rank) const {
+    std::vector<std::string> all = at;
+    all.resize(at.size() + rank, zero);
+    return fmt::format("{}", fmt::join(all, ", "));
+  }
+  std::string types(size_t rank) const {
+    const std::vector<std::string_view> all(at.size() + rank, "tensor<i32>");
+    return fmt::format("{}", fmt::join(all, ", "));
+  }
+
+ private:
+  static Type led(Type t, const std::vector<int64_t>& by) {
+    t.dims.insert(t.dims.begin(), by.begin(), by.end());
+    return t;
   }
 };
 
-std::string row_of(Emitter& out, const std::string& stack, const Type& t, const RowIndex& at) {
-  const Type one = stack_of(t, 1), all = stack_of(t, at.trip);
+// What a graph's param is bound to, or where a result is to go: a tensor by its name, or a row of a stack by
+// that stack's name. A row that only a loop inside goes on to cut, or fills, is never taken out or put in by
+// itself: XLA would keep it beside the stack.
+struct Bound {
+  std::string name;
+  Row row;
+};
+
+std::string take(Emitter& out, const Bound& b, const Type& t) {
+  const Type one = b.row.alone(t);
   const std::string slice = out.fresh(), result = out.fresh();
-  out.line(fmt::format("{} = stablehlo.dynamic_slice {}, {}, sizes = [{}] : ({}, {}) -> {}", slice, stack,
-                       at.indices(t.dims.size()), fmt::join(one.dims, ", "), mlir_type(all),
-                       RowIndex::types(t.dims.size()), mlir_type(one)));
+  out.line(fmt::format("{} = stablehlo.dynamic_slice {}, {}, sizes = [{}] : ({}, {}) -> {}", slice, b.name,
+                       b.row.indices(t.dims.size()), fmt::join(one.dims, ", "), mlir_type(b.row.stack(t)),
+                       b.row.types(t.dims.size()), mlir_type(one)));
   out.line(
       fmt::format("{} = stablehlo.reshape {} : ({}) -> {}", result, slice, mlir_type(one), mlir_type(t)));
   return result;
 }
 
-std::string with_row(Emitter& out, const std::string& buffer, const std::string& value, const Type& t,
-                     const RowIndex& at) {
-  const Type one = stack_of(t, 1), all = stack_of(t, at.trip);
+// The stack with `value` in that row.
+std::string put(Emitter& out, const Bound& b, const std::string& value, const Type& t) {
+  const Type one = b.row.alone(t), all = b.row.stack(t);
   const std::string slice = out.fresh(), result = out.fresh();
   out.line(fmt::format("{} = stablehlo.reshape {} : ({}) -> {}", slice, value, mlir_type(t), mlir_type(one)));
-  out.line(fmt::format("{} = stablehlo.dynamic_update_slice {}, {}, {} : ({}, {}, {}) -> {}", result, buffer,
-                       slice, at.indices(t.dims.size()), mlir_type(all), mlir_type(one),
-                       RowIndex::types(t.dims.size()), mlir_type(all)));
+  out.line(fmt::format("{} = stablehlo.dynamic_update_slice {}, {}, {} : ({}, {}, {}) -> {}", result, b.name,
+                       slice, b.row.indices(t.dims.size()), mlir_type(all), mlir_type(one),
+                       b.row.types(t.dims.size()), mlir_type(all)));
   return result;
 }
 
@@ -138,50 +158,101 @@ std::vector<size_t> stack_places(const Node& n, const Scan& s) {
   return places;
 }
 
-// One iteration; returns the loop's next values.
-Names iteration(Emitter& out, const Node& n, const Scan& s, const Names& inside,
-                const std::vector<size_t>& places) {
+// Whether all that reads param p of a body are loops that cut it into rows.
+bool only_cut(const Graph& body, size_t p) {
+  const Value v = body.param_value(static_cast<int64_t>(p));
+  bool cut = false;
+  for (const Node& n : body.nodes()) {
+    for (size_t i = 0; i < n.inputs.size(); ++i) {
+      if (n.inputs[i] != v) continue;
+      if (n.kind != "scan" || n.tag.role == ir::Role::update) return false;  // that may update it in place
+      const Scan s = ir::scan_of(n);
+      const auto first = static_cast<size_t>(s.carry), last = first + static_cast<size_t>(s.sliced);
+      if (i < first || i >= last) return false;
+      cut = true;
+    }
+  }
+  return cut && std::ranges::none_of(body.outputs(), [&](const ir::Output& o) { return o.value == v; });
+}
+
+// Whether output r of a body is a stack that a loop in it makes, and that is nothing else.
+bool only_filled(const Graph& body, size_t r) {
+  const Value v = body.outputs()[r].value;
+  const Node& n = body.node(v);
+  if (n.kind != "scan" || n.tag.role == ir::Role::update || v.index < ir::scan_of(n).carry) return false;
+  for (const Node& user : body.nodes())
+    if (std::ranges::find(user.inputs, v) != user.inputs.end()) return false;
+  return std::ranges::count(body.outputs(), v, &ir::Output::value) == 1;
+}
+
+using Places = std::map<Value, Bound>;  // where results are to go
+Names emit_bound(Emitter& out, const Graph& g, std::span<const Bound> params, const Places& places);
+
+// One iteration; in: what the loop's inputs are bound to; inside: the SSA names of what it carries; fills:
+// what its stacked results are made in. Returns the next values.
+Names iteration(Emitter& out, const Node& n, const Scan& s, std::span<const Bound> in, const Names& inside,
+                const std::vector<size_t>& places, std::span<const Row> fills) {
   const Graph& body = *n.body;
   const auto carries = static_cast<size_t>(s.carry), stacks = static_cast<size_t>(s.sliced);
-  RowIndex at{s.trip, inside[0], {}};
+  std::string index = inside[0];
   if (s.reversed) {
     const std::string last = integer(out, s.trip - 1);
-    at.row = out.fresh();
-    out.line(fmt::format("{} = stablehlo.subtract {}, {} : tensor<i32>", at.row, last, inside[0]));
+    index = out.fresh();
+    out.line(fmt::format("{} = stablehlo.subtract {}, {} : tensor<i32>", index, last, inside[0]));
   }
-  at.origin = integer(out, 0);
-  Names params(inside.begin() + 1, inside.begin() + 1 + static_cast<std::ptrdiff_t>(body.params().size()));
-  for (size_t i = carries; i < carries + stacks; ++i)
-    params[i] = row_of(out, params[i], body.type(body.param_value(static_cast<int64_t>(i))), at);
-  const Names results = emit_graph(out, body, params);
+  const std::string origin = integer(out, 0);
+  std::vector<Bound> params;
+  for (size_t i = 0; i < in.size(); ++i) {
+    params.push_back({inside[1 + i], {}});
+    if (i < carries || i >= carries + stacks) continue;
+    params[i].row = in[i].row.in(s.trip, index, origin);
+    if (!only_cut(body, i))
+      params[i] = {take(out, params[i], body.type(body.param_value(static_cast<int64_t>(i)))), {}};
+  }
+  Places made;
+  std::vector<Bound> rows;
+  for (size_t r = carries; r < n.types.size(); ++r) {
+    rows.push_back({inside[places[r - carries]], fills[r - carries].in(s.trip, index, origin)});
+    if (only_filled(body, r)) made.emplace(body.outputs()[r].value, rows.back());
+  }
+  const Names results = emit_bound(out, body, params, made);
 
   Names next = {out.fresh()};
   const std::string one = integer(out, 1);
   out.line(fmt::format("{} = stablehlo.add {}, {} : tensor<i32>", next[0], inside[0], one));
-  next.insert(next.end(), results.begin(), results.begin() + static_cast<std::ptrdiff_t>(carries));
-  next.insert(next.end(), inside.begin() + 1 + static_cast<std::ptrdiff_t>(carries), inside.end());
+  next.insert(next.end(), results.begin(), results.begin() + s.carry);
+  next.insert(next.end(), inside.begin() + 1 + s.carry, inside.end());
   for (size_t r = carries; r < results.size(); ++r) {
-    const size_t place = places[r - carries];
-    next[place] = with_row(out, inside[place], results[r], body.type(body.outputs()[r].value), at);
+    const Value v = body.outputs()[r].value;
+    next[places[r - carries]] =
+        made.contains(v) ? results[r] : put(out, rows[r - carries], results[r], body.type(v));
   }
   return next;
 }
 
 // The loop carries: the counter, the carries, then the stacks as they are (sliced), the invariants, and the
-// buffers of stacked results.
-Names emit_scan(Emitter& out, const Node& n, const Names& in) {
+// buffers of stacked results, of which `to` has those that loops outside keep.
+Names emit_scan(Emitter& out, const Node& n, std::span<const Bound> in, const std::map<int32_t, Bound>& to) {
   const Scan s = ir::scan_of(n);
   const Graph& body = *n.body;
   const auto carries = static_cast<size_t>(s.carry), stacks = static_cast<size_t>(s.sliced);
   Names initial = {integer(out, 0)}, types = {"tensor<i32>"};
-  initial.insert(initial.end(), in.begin(), in.end());
   for (size_t i = 0; i < in.size(); ++i) {
     const Type t = body.type(body.param_value(static_cast<int64_t>(i)));
-    types.push_back(mlir_type(i >= carries && i < carries + stacks ? stack_of(t, s.trip) : t));
+    const bool sliced = i >= carries && i < carries + stacks;
+    initial.push_back(in[i].name);
+    types.push_back(mlir_type(sliced ? in[i].row.in(s.trip, "", "").stack(t) : t));
   }
   const std::vector<size_t> places = stack_places(n, s);
+  std::vector<Row> fills(places.size());
   for (size_t r = carries; r < n.types.size(); ++r) {
     if (places[r - carries] <= in.size()) continue;
+    if (const auto kept = to.find(static_cast<int32_t>(r)); kept != to.end()) {
+      initial.push_back(kept->second.name);
+      fills[r - carries] = kept->second.row;
+      types.push_back(mlir_type(kept->second.row.stack(n.types[r])));
+      continue;
+    }
     types.push_back(mlir_type(n.types[r]));
     initial.push_back(out.fresh());
     out.line(fmt::format("{} = stablehlo.constant dense<{}> : {}", initial.back(), zero(n.types[r].dtype),
@@ -204,7 +275,7 @@ Names emit_scan(Emitter& out, const Node& n, const Names& in) {
                           more, inside[0], trip));
   region.line(fmt::format("stablehlo.return {} : tensor<i1>", more));
   out.line("} do {");
-  const Names next = iteration(region, n, s, inside, places);
+  const Names next = iteration(region, n, s, in, inside, places, fills);
   region.line(fmt::format("stablehlo.return {} : {}", fmt::join(next, ", "), all));
   out.line("}");
   Names results;
@@ -212,6 +283,44 @@ Names emit_scan(Emitter& out, const Node& n, const Names& in) {
   for (size_t i = 0; i < carries; ++i) results.push_back(place(1 + i));
   for (const size_t stack : places) results.push_back(place(stack));
   return results;
+}
+
+Names emit_bound(Emitter& out, const Graph& g, std::span<const Bound> params, const Places& places) {
+  NameTable names(g);
+  std::map<Value, Row> rows;  // of the params that are rows of a stack still
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Value v = g.param_value(static_cast<int64_t>(i));
+    names.of(static_cast<size_t>(v.node)) = {params[i].name};
+    if (!params[i].row.at.empty()) rows.emplace(v, params[i].row);
+  }
+  for (int32_t id = 0; id < static_cast<int32_t>(g.nodes().size()); ++id) {
+    const Node& n = g.node(id);
+    if (n.kind == "param") continue;
+    const Names in = names.inputs(n);
+    Names& results = names.of(static_cast<size_t>(id));
+    if (n.kind == "await") {  // no line of its own: the collective's value is its start's
+      results = {in[0]};
+      continue;
+    }
+    out.line(fmt::format("// %{} {} {} {}", id, n.kind, n.tag.path, ir::role_name(n.tag.role)));
+    if (n.kind == "scan") {
+      std::vector<Bound> bound;
+      for (size_t i = 0; i < in.size(); ++i) {
+        const auto row = rows.find(n.inputs[i]);
+        bound.push_back({in[i], row == rows.end() ? Row{} : row->second});
+      }
+      std::map<int32_t, Bound> to;
+      for (const auto& [v, place] : places)
+        if (v.node == id) to.emplace(v.index, place);
+      results = emit_scan(out, n, bound, to);
+    } else {
+      const NodeSite site(g, n);
+      results = emit_node(out, get_op(n.kind), site.site, in);
+    }
+    LIGNUM_CHECK(results.size() == n.types.size(), "{} printed {} results of {}", n.kind, results.size(),
+                 n.types.size());
+  }
+  return names.outputs(g);
 }
 
 }  // namespace
@@ -237,28 +346,9 @@ std::vector<std::string> emit_node(Emitter& out, const Op& op, const Site& site,
 }
 
 std::vector<std::string> emit_graph(Emitter& out, const Graph& g, std::span<const std::string> params) {
-  NameTable names(g);
-  for (size_t i = 0; i < params.size(); ++i) names.of(static_cast<size_t>(g.params()[i])) = {params[i]};
-  for (int32_t id = 0; id < static_cast<int32_t>(g.nodes().size()); ++id) {
-    const Node& n = g.node(id);
-    if (n.kind == "param") continue;
-    const Names in = names.inputs(n);
-    Names& results = names.of(static_cast<size_t>(id));
-    if (n.kind == "await") {  // no line of its own: the collective's value is its start's
-      results = {in[0]};
-      continue;
-    }
-    out.line(fmt::format("// %{} {} {} {}", id, n.kind, n.tag.path, ir::role_name(n.tag.role)));
-    if (n.kind == "scan") {
-      results = emit_scan(out, n, in);
-    } else {
-      const NodeSite site(g, n);
-      results = emit_node(out, get_op(n.kind), site.site, in);
-    }
-    LIGNUM_CHECK(results.size() == n.types.size(), "{} printed {} results of {}", n.kind, results.size(),
-                 n.types.size());
-  }
-  return names.outputs(g);
+  std::vector<Bound> bound;
+  for (const std::string& name : params) bound.push_back({name, {}});
+  return emit_bound(out, g, bound, {});
 }
 
 std::string emit_slice(Emitter& out, const std::string& v, const Type& t, size_t dim, int64_t first,
