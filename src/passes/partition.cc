@@ -7,6 +7,7 @@
 
 #include "ops/op.h"
 #include "ops/rules.h"
+#include "passes/partition_factors.h"
 #include "passes/tick_loop.h"
 
 namespace lignum::passes {
@@ -17,11 +18,7 @@ using ir::Node;
 using ir::Scan;
 using ir::Type;
 using ir::Value;
-using Axes = std::vector<std::string>;
 
-// The tokens of a row. Between a layer's blocks ranks of a tensor axis hold a part of them each; ranks of the
-// context axis do so everywhere.
-constexpr std::string_view kTokens = "activation_length", kVocabulary = "vocab";
 // Inside a pipeline's loops: an axis of no ranks, which cuts the rows that the stages share into
 // microbatches. What is open over it is summed over ticks.
 constexpr const char* kMicrobatch = "microbatch";
@@ -275,15 +272,15 @@ class Partitioner {
         return internal_error("{} ({}) reads a sum over the rows of several microbatches", n.kind,
                               n.tag.path);
 
-    const std::vector<Axes> factors = assign(n, rule, site.site, in);
+    std::vector<const Sharding*> lie;
+    for (const Local& l : in) lie.push_back(l.fluid == nullptr ? &l.sharding : nullptr);
+    const Sharding named = rule.result_dims.empty() ? Sharding{} : by_names(n.types[0]);
+    const Factors factors(mesh_, rule, site.site, lie, named);
     Values inputs;
-    const auto cut = [&](int f, int64_t size) {
-      return f < 0 ? Axes{} : dim_axes(rule, f, factors[static_cast<size_t>(f)], size);
-    };
     for (size_t i = 0; i < in.size(); ++i) {
       Sharding want;
       for (size_t d = 0; d < rule.in[i].size(); ++d)
-        want.dims.push_back(cut(rule.in[i][d], site.site.in[i].dims[d]));
+        want.dims.push_back(factors.cut(rule.in[i][d], site.site.in[i].dims[d]));
       LIGNUM_ASSIGN_OR_RETURN(const Local l, relaid(from.type(n.inputs[i]), in[i], want, b, n.kind));
       inputs.push_back(l.value);
     }
@@ -292,17 +289,17 @@ class Partitioner {
     for (size_t r = 0; r < n.types.size(); ++r) {
       std::set<std::string> there;
       for (size_t d = 0; d < rule.out[r].size(); ++d) {
-        out[r].dims.push_back(cut(rule.out[r][d], n.types[r].dims[d]));
+        out[r].dims.push_back(factors.cut(rule.out[r][d], n.types[r].dims[d]));
         there.insert(out[r].dims[d].begin(), out[r].dims[d].end());
       }
-      for (const Axes& axes : factors)
+      for (const Axes& axes : factors.axes())
         std::copy_if(axes.begin(), axes.end(), std::back_inserter(open[r]),
                      [&](const std::string& axis) { return !there.contains(axis); });
     }
     ir::Attrs attrs = n.attrs;
     if (!rule.result_dims.empty())
       attrs.set(std::string(rule.result_dims), local_dims(n.types[0].dims, out[0], mesh_));
-    const bool placed = rule.placed >= 0 && !factors[static_cast<size_t>(rule.placed)].empty();
+    const bool placed = rule.placed >= 0 && !factors.axes()[static_cast<size_t>(rule.placed)].empty();
     const Values made = placed ? local(rule, site.site, inputs, b) : b.add_all(n.kind, inputs, attrs);
     for (size_t r = 0; r < made.size(); ++r) {
       const Type& t = b.type(made[r]);
@@ -349,107 +346,6 @@ class Partitioner {
   Values local(const ops::ShardRule& rule, const ops::Site& site, const Values& inputs, ops::Builder& b) {
     const Value rank = b.add("axis_index", {}, {{"axis", tokens_.axis}, {"group", tokens_.group}});
     return rule.local({b, site, inputs, tokens_, rank});
-  }
-
-  // What a factor's axes cut of a dim that walks it: of a shared one those until a rank has one index left.
-  Axes dim_axes(const ops::ShardRule& rule, int f, const Axes& axes, int64_t size) const {
-    if (f != rule.shared) return axes;
-    Axes out;
-    for (const std::string& axis : axes) {
-      if (size <= 1) break;
-      out.push_back(axis);
-      size /= mesh_.size(axis);
-    }
-    return out;
-  }
-
-  // The mesh axes of each factor. An axis goes to the first factor that an input asks for it with; a factor
-  // that some input has whole (not cut) stays whole: the others are gathered.
-  std::vector<Axes> assign(const Node& n, const ops::ShardRule& rule, const ops::Site& site,
-                           const std::vector<Local>& in) const {
-    int count = 0;
-    for (const auto* side : {&rule.in, &rule.out})
-      for (const auto& dims : *side)
-        for (const int f : dims) count = std::max(count, f + 1);
-    std::vector<Axes> factors(static_cast<size_t>(count));
-    std::set<std::string> taken;
-    // An axis that tokens and something else ask for: the tokens give way. Not on the context axis, with
-    // which weights are stored as with fsdp, and gathered for use; nor to the vocabulary, for what follows
-    // the logits needs all those of a token, and would be done by each rank for all tokens.
-    std::set<std::string> asked;
-    const auto yields = [&](size_t i, size_t d, const std::string& axis) {
-      return ops::name_of(site.in[i], static_cast<int64_t>(d)) == kTokens && axis != kContextAxis &&
-             asked.contains(axis);
-    };
-    for (size_t i = 0; i < in.size(); ++i)
-      for (size_t d = 0; d < rule.in[i].size() && in[i].fluid == nullptr; ++d)
-        if (const std::string& name = ops::name_of(site.in[i], static_cast<int64_t>(d));
-            rule.in[i][d] >= 0 && name != kTokens && name != kVocabulary)
-          asked.insert(in[i].sharding.dims[d].begin(), in[i].sharding.dims[d].end());
-    for (int f = 0; f < count; ++f) {
-      std::optional<Axes> axes;
-      for (size_t i = 0; i < in.size(); ++i) {
-        if (in[i].fluid != nullptr) continue;
-        for (size_t d = 0; d < rule.in[i].size(); ++d) {
-          if (rule.in[i][d] != f) continue;
-          Axes here;
-          for (const std::string& axis : in[i].sharding.dims[d])
-            if (!taken.contains(axis) && !yields(i, d, axis) && (f != rule.placed || axis == kContextAxis))
-              here.push_back(axis);
-          if (!axes || (f == rule.shared && here.size() > axes->size())) {
-            axes = here;
-          } else if (f != rule.shared) {
-            // The common prefix: an operand that has the dim less cut decides.
-            size_t k = 0;
-            while (k < axes->size() && k < here.size() && (*axes)[k] == here[k]) ++k;
-            axes->resize(k);
-          }
-        }
-      }
-      // A factor of the result alone (a constant's dim, a broadcast's new one) can be made in any shape: as
-      // its name asks.
-      if (!axes && rule.result_dims.empty()) continue;
-      if (!axes) axes = by_names_of_factor(rule, n, f, taken);
-      // What relaid() can reach is a prefix of each operand's own axes.
-      for (size_t i = 0; i < in.size(); ++i)
-        for (size_t d = 0; d < rule.in[i].size(); ++d)
-          if (rule.in[i][d] == f && in[i].fluid == nullptr)
-            for (size_t k = 0; k < dim_axes(rule, f, *axes, site.in[i].dims[d]).size(); ++k)
-              if (k >= in[i].sharding.dims[d].size() || in[i].sharding.dims[d][k] != (*axes)[k])
-                axes->resize(k);
-      if (std::find(rule.exact.begin(), rule.exact.end(), f) != rule.exact.end())
-        shrink_to_exact(rule, site, f, *axes);
-      taken.insert(axes->begin(), axes->end());
-      factors[static_cast<size_t>(f)] = std::move(*axes);
-    }
-    return factors;
-  }
-  Axes by_names_of_factor(const ops::ShardRule& rule, const Node& n, int factor,
-                          const std::set<std::string>& taken) const {
-    const Sharding s = by_names(n.types[0]);
-    for (size_t d = 0; d < rule.out[0].size(); ++d) {
-      if (rule.out[0][d] != factor) continue;
-      Axes axes = s.dims[d];
-      std::erase_if(axes, [&](const std::string& axis) { return taken.contains(axis); });
-      return axes;
-    }
-    return {};
-  }
-
-  // Axes are given up, innermost first, until they divide every dim that walks the factor.
-  void shrink_to_exact(const ops::ShardRule& rule, const ops::Site& site, int factor, Axes& axes) const {
-    const auto divides = [&](std::span<const Type> types, const std::vector<std::vector<int>>& dims) {
-      for (size_t i = 0; i < dims.size(); ++i)
-        for (size_t d = 0; d < dims[i].size(); ++d) {
-          if (dims[i][d] != factor) continue;
-          int64_t cut = 1;
-          for (const std::string& axis : dim_axes(rule, factor, axes, types[i].dims[d]))
-            cut *= mesh_.size(axis);
-          if (types[i].dims[d] % cut != 0) return false;
-        }
-      return true;
-    };
-    while (!axes.empty() && !(divides(site.in, rule.in) && divides(site.out, rule.out))) axes.pop_back();
   }
 
   Status scan(const Graph& from, int32_t id, ops::Builder& b, std::map<Value, Local>& map) {
