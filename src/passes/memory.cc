@@ -46,7 +46,7 @@ std::string part_of(const Graph& g, Value v, bool in_body) {
   if (n.inputs.size() == 1 && g.type(n.inputs[0]).host) return "fetched";
   for (const ir::Type& t : n.types)
     if (t.async) return n.tag.role == Role::dgrad ? "gradients" : "gathered weights";
-  if (n.kind == "convert" && g.node(n.inputs[0]).kind == "param") return "gathered weights";
+  if (n.kind == "convert" && g.node(n.inputs[0]).kind == "param") return "cast weights";
   return in_body || n.tag.role != Role::forward ? "temporaries" : "activations";
 }
 

@@ -51,8 +51,8 @@ struct Layout {
 };
 
 // Part: what a person asks for. "weights", "optimizer", "cache" (params "cache:..."), "inputs", "activations"
-// (saved for the backward pass), "gradients", "logits", "gathered weights", "fetched" (from host memory, in
-// use or ahead of it), "workspace", "temporaries".
+// (saved for the backward pass), "gradients", "logits", "gathered weights", "cast weights" (to the dtype of
+// the step, not gathered), "fetched" (from host memory, in use or ahead of it), "workspace", "temporaries".
 struct MemoryPart {
   std::string name;
   int64_t bytes = 0;
