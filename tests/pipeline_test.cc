@@ -15,7 +15,7 @@ using namespace tracer;  // NOLINT: the tests are one with it
 
 #define ASSERT_OK(status)                           \
   do {                                              \
-    const Status status_ = (status);                \
+    const Status& status_ = (status);               \
     ASSERT_TRUE(status_.ok()) << status_.message(); \
   } while (false)
 
@@ -107,8 +107,8 @@ TEST(Pipeline, RunsTheRestOfThePatternOutside) {
   ASSERT_OK(compare(*want, *got));
 }
 
-// The inputs of a stage's layers are written into the stack of all ticks, and read out of it, one at a time: never
-// those of a tick at once, which XLA would keep a second time.
+// The inputs of a stage's layers are written into the stack of all ticks, and read out of it, one at a time:
+// never those of a tick at once, which XLA would keep a second time.
 TEST(Pipeline, TicksKeepNoStackOfTheirOwn) {
   plan::ProgramOptions o = with({.stages = 2}, plan::Outputs::grads);
   o.xla = true;
@@ -118,10 +118,10 @@ TEST(Pipeline, TicksKeepNoStackOfTheirOwn) {
   ASSERT_TRUE(text.ok()) << text.status().message();
   int64_t layers = 0, ticks = 0;  // rows moved out of 3 ticks of 2 layers: one, and two at once
   for (const std::string_view line : tracer::text::lines(*text)) {
-    if (line.find("stablehlo.dynamic_") == std::string_view::npos || line.find(" (tensor<3x2x") == line.npos)
-      continue;
-    if (line.find("tensor<1x1x") != line.npos) ++layers;
-    if (line.find("tensor<1x2x") != line.npos) ++ticks;
+    const auto has = [&](std::string_view part) { return line.find(part) != std::string_view::npos; };
+    if (!has("stablehlo.dynamic_") || !has(" (tensor<3x2x")) continue;
+    layers += has("tensor<1x1x") ? 1 : 0;
+    ticks += has("tensor<1x2x") ? 1 : 0;
   }
   EXPECT_EQ(layers, 2);
   EXPECT_EQ(ticks, 0);

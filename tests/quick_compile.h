@@ -6,6 +6,7 @@
 
 namespace lignum {
 
+// NOLINTNEXTLINE(bugprone-throwing-static-initialization): a test that has no memory for it may end
 inline const pjrt::Overrides kQuickCompile = {{"xla_backend_optimization_level", int64_t{0}},
                                               {"xla_llvm_disable_expensive_passes", true}};
 

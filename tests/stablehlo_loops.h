@@ -81,7 +81,7 @@ inline Statement statement(std::string_view line) {
     line.remove_prefix(equals + 3);
   }
   const size_t op = line.find("stablehlo.");
-  if (op == std::string_view::npos || op > 1) return s;
+  if (op > 1) return s;  // npos, too
   const size_t end = line.find_first_of(" \"(", op);
   s.op = line.substr(op, end - op);
   s.rest = end == std::string_view::npos ? "" : line.substr(end);
