@@ -67,18 +67,25 @@ struct Range {
   int64_t tiles() const { return (last - first) / tile; }
 };
 
+// Queries of a tile: kQueryTile, fewer where its scores would be more than kTileBytes.
+int64_t query_tile(const kernels::Attention& a) {
+  int64_t tile = kQueryTile;
+  while (tile > kLeastTile && 4 * a.batch * a.heads * tile * a.keys > kTileBytes) tile /= 2;
+  return tile;
+}
+
 // Where the tokens stand elsewhere than at their numbers, any query may see any key.
 std::vector<Range> ranges_of(const kernels::Attention& a, bool placed) {
   const bool causal = a.causal && !placed;
-  const int64_t tiles = a.queries / kQueryTile, pieces = causal ? std::min(kRanges, tiles) : 1;
+  const int64_t size = query_tile(a), tiles = a.queries / size,
+                pieces = causal ? std::min(kRanges, tiles) : 1;
   std::vector<Range> out;
   const auto add = [&](int64_t first, int64_t last, int64_t tile) {
     const int64_t oldest = a.window > 0 && !placed ? std::max<int64_t>(0, first - a.window + 1) : 0;
     out.push_back({first, last, tile, oldest, causal ? last : a.keys});
   };
-  for (int64_t i = 0; i < pieces; ++i)
-    add(tiles * i / pieces * kQueryTile, tiles * (i + 1) / pieces * kQueryTile, kQueryTile);
-  if (const int64_t whole = tiles * kQueryTile; whole < a.queries) add(whole, a.queries, a.queries - whole);
+  for (int64_t i = 0; i < pieces; ++i) add(tiles * i / pieces * size, tiles * (i + 1) / pieces * size, size);
+  if (const int64_t whole = tiles * size; whole < a.queries) add(whole, a.queries, a.queries - whole);
   return out;
 }
 
@@ -261,7 +268,7 @@ std::vector<std::string> emit_whole(const EmitCall& c, std::string_view op) {
 
 std::vector<std::string> emit_attention(const EmitCall& c) {
   const kernels::Attention a = attention_shape(c.site.in[0], c.site.in[1], c.site.attrs);
-  if (a.queries <= kQueryTile) return emit_whole(c, "attention");
+  if (a.queries <= query_tile(a)) return emit_whole(c, "attention");
   const TokenInputs inputs = token_inputs(c.site.attrs, 3);
   const PrintedPositions at = emit_positions(c, inputs, a);
   std::vector<std::string> outs, sums;
@@ -282,7 +289,7 @@ std::vector<std::string> emit_attention(const EmitCall& c) {
 
 std::vector<std::string> emit_attention_grad(const EmitCall& c) {
   const kernels::Attention a = attention_shape(c.site.in[1], c.site.in[2], c.site.attrs);
-  if (a.queries <= kQueryTile) return emit_whole(c, "attention_grad");
+  if (a.queries <= query_tile(a)) return emit_whole(c, "attention_grad");
   const TokenInputs inputs = token_inputs(c.site.attrs, 6);
   const PrintedPositions at = emit_positions(c, inputs, a);
   const Type of_keys{DType::f32, c.site.in[2].dims, {}};
