@@ -108,6 +108,9 @@ struct ShardRule {
   // The result is the input in a wider type, exactly: a sum over ranks may be taken of the input, in the
   // result's type (bf16 travels, f32 is added up).
   bool widens = false;
+  // The result is the input rounded. Of a weight's gradient each rank's part is, as where a matmul makes it
+  // and as a micro-step's is: it then counts as linear. Of anything else the sum is.
+  bool rounds = false;
   // The attribute that holds the dims of result 0 (reshape, broadcast, constant); partition writes the local
   // dims there.
   std::string_view result_dims;

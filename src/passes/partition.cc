@@ -253,6 +253,7 @@ class Partitioner {
       return {};
     }
 
+    rule.linear = rule.linear || (rule.rounds && n.tag.role == ir::Role::wgrad);
     // A sum may stay open through a linear op when all its inputs are open over the same axes.
     Axes partial;
     if (rule.linear && !n.inputs.empty()) {

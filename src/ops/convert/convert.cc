@@ -41,6 +41,7 @@ struct Convert {
         dtype_is_float(from) && (to == from || to == DType::f64 || (to == DType::f32 && from != DType::f64) ||
                                  (to == DType::bf16 && (from == DType::f8e4m3fn || from == DType::f8e5m2)));
     rule.widens = rule.linear && from == DType::bf16 && to == DType::f32;
+    rule.rounds = !rule.linear && dtype_is_float(from) && dtype_is_float(to);
     return rule;
   }
 
