@@ -7,6 +7,7 @@
 
 #include "cli/common.h"
 #include "cli/verbs.h"
+#include "comm/mpi_launch.h"
 
 namespace lignum::cli {
 namespace {
@@ -63,11 +64,20 @@ void print(const train::MeshReport& report) {
 
 Status run_verify_mesh(const VerifyMeshArguments& a) {
   if (a.list) {
-    for (const std::string& mesh : train::default_meshes()) print_line(mesh);
+    LIGNUM_RETURN_IF_ERROR(a.config.load().status());
+    if (!a.options.meshes.empty())
+      return user_error("--list with --mesh: the list is of those taken where none is named");
+    if (a.json) print_json(train::default_meshes());
+    if (!a.json)
+      for (const std::string& mesh : train::default_meshes()) print_line(mesh);
     return {};
   }
-  if (a.options.steps < 1 || a.options.perturbed < 1)
-    return user_error("--steps {} and --perturbed {}: at least 1 each", a.options.steps, a.options.perturbed);
+  if (const auto self = comm::launched(); self && self->size > 1)
+    return user_error(
+        "verify-mesh under an MPI launcher that started {} processes: its ranks are threads of one; start "
+        "lignum without "
+        "the launcher",
+        self->size);
   LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
   train::VerifyMeshOptions options = a.options;
   if (!a.json) options.log = [](const std::string& line) { print_line(line); };
@@ -94,9 +104,11 @@ void add_verify_mesh(CLI::App& app, Outcome& outcome) {
   verb.add_option("--mesh", a->options.meshes,
                   "sizes by axis, fsdp=2,tensor=2, and keys for that mesh, as "
                   "context=2,context_parallel_strategy=ring; may stand several times")
-      ->delimiter(';');
-  verb.add_option("--steps", a->options.steps, "of each run (20)");
-  verb.add_option("--perturbed", a->options.perturbed, "one-rank runs whose weights are moved by an ulp (8)");
+      ->delimiter(';')
+      ->allow_extra_args(false);  // words behind it are the configuration's
+  verb.add_option("--steps", a->options.steps, "of each run (20)")->check(CLI::Range(1, 1000000));
+  verb.add_option("--perturbed", a->options.perturbed, "one-rank runs whose weights are moved by an ulp (8)")
+      ->check(CLI::Range(1, 10000));
   verb.add_flag("--list", a->list, "print the meshes that are taken where none is named, and end");
   add_json(verb, a->json, "print one JSON object");
   add_examples(verb,

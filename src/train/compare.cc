@@ -99,6 +99,11 @@ Result<StepDifference> compare_precisions(const config::Config& config, const st
   if (config.text("comm") == "mpi")
     return user_error("comm=mpi: a comparison runs its ranks as threads of one process; set comm=threads");
   LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config, nullptr));
+  if (setup.step.pipeline.stages > 1)
+    return user_error(
+        "ici_pipeline_parallelism={}: operands are not looked at on a pipeline; compare on a mesh without "
+        "one",
+        setup.step.pipeline.stages);
   if (setup.step.quantization.empty())
     return user_error(
         "nothing is quantised: set use_qwix_quantization=true quantization=fp8_full, or a file of "

@@ -1,13 +1,19 @@
 #include "train/mesh_run.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/rng.h"
+#include "base/text.h"
 #include "comm/threads.h"
 #include "exec/thread_pool.h"
 #include "models/files.h"
@@ -17,36 +23,83 @@
 namespace lignum::train {
 namespace {
 
-// key=value, as often as there are commas.
-std::vector<std::pair<std::string, std::string>> items_of(const std::string& mesh) {
-  std::vector<std::pair<std::string, std::string>> items;
-  for (size_t at = 0; at < mesh.size();) {
-    const size_t comma = std::min(mesh.find(',', at), mesh.size()),
-                 equals = std::min(mesh.find('=', at), comma), value = std::min(equals + 1, comma);
-    items.emplace_back(mesh.substr(at, equals - at), mesh.substr(value, comma - value));
+// Keys that say how a mesh is used, and leave the rest of the run as it is.
+constexpr std::array<std::string_view, 9> kMeshKeys = {
+    "context_parallel_strategy", "context_parallel_load_balance",
+    "pipeline_schedule",         "num_pipeline_microbatches",
+    "num_pipeline_repeats",      "num_layers_per_pipeline_stage",
+    "shard_optimizer_over_data", "overlap",
+    "prefetch_distance"};
+
+struct NamedMesh {
+  std::map<std::string, int64_t, std::less<>> axes;
+  std::map<std::string, std::string, std::less<>> keys;  // as given: Config says what is wrong with values
+  int64_t size(std::string_view axis) const {
+    const auto at = axes.find(axis);
+    return at == axes.end() ? 1 : at->second;
+  }
+  int64_t ranks() const {
+    int64_t all = 1;
+    for (const auto& [axis, size] : axes) all *= size;
+    return all;
+  }
+};
+
+Status read_item(const std::string& item, NamedMesh& out) {
+  const size_t equals = item.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == item.size())
+    return user_error("'{}' is not AXIS=SIZE or KEY=VALUE", shown(item));
+  const std::string name = item.substr(0, equals), value = item.substr(equals + 1);
+  if (out.axes.contains(name) || out.keys.contains(name)) return user_error("{} is given twice", shown(name));
+  if (std::ranges::find(config::kMeshAxes, name) != config::kMeshAxes.end()) {
+    int64_t size = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), size);
+    if (error != std::errc{} || end != value.data() + value.size() || size < 1 ||
+        size > comm::ThreadWorld::kMaxRanks)
+      return user_error("{}: the size of an axis is 1 to {}", shown(item), comm::ThreadWorld::kMaxRanks);
+    out.axes[name] = size;
+    return {};
+  }
+  if (std::ranges::find(kMeshKeys, name) == kMeshKeys.end())
+    return user_error(
+        "{}: neither an axis ({}) nor a key that says how a mesh is used ({}); what is to hold for all runs "
+        "stands behind the verb",
+        shown(item), fmt::join(config::kMeshAxes, ", "), fmt::join(kMeshKeys, ", "));
+  out.keys[name] = value;
+  return {};
+}
+
+Result<NamedMesh> read_mesh(const std::string& mesh) {
+  NamedMesh out;
+  for (size_t at = 0; at <= mesh.size();) {
+    const size_t comma = std::min(mesh.find(',', at), mesh.size());
+    LIGNUM_RETURN_IF_ERROR(read_item(mesh.substr(at, comma - at), out));
+    if (out.ranks() > comm::ThreadWorld::kMaxRanks)
+      return user_error("more than {} ranks", comm::ThreadWorld::kMaxRanks);
     at = comma + 1;
   }
-  return items;
+  if (out.ranks() == 1) return user_error("one rank, with which meshes are compared; fsdp=2, say");
+  return out;
 }
 
-bool is_axis(std::string_view name) {
-  return std::find(config::kMeshAxes.begin(), config::kMeshAxes.end(), name) != config::kMeshAxes.end();
-}
-
-std::vector<std::string> mesh_words(const std::string& mesh, double rows) {
-  std::map<std::string, std::string, std::less<>> keys;  // as given: Config says what is wrong with them
-  const auto size_key = [](std::string_view axis) { return fmt::format("ici_{}_parallelism", axis); };
+// The words that put a run of `rows` rows a micro-step on a mesh.
+Result<std::vector<std::string>> mesh_words(const NamedMesh& mesh, double rows) {
+  const int64_t ranks = mesh.ranks(), groups = ranks / (mesh.size("context") * mesh.size("tensor"));
+  if (std::fmod(rows, static_cast<double>(groups)) != 0)
+    return user_error(
+        "per_device_batch_size={}: the rows of one rank, which {} groups of ranks share; set a multiple of "
+        "{}",
+        rows, groups, groups);
+  std::map<std::string, std::string, std::less<>> keys = mesh.keys;
   for (const std::string_view axis : config::kMeshAxes) {
-    keys.emplace(size_key(axis), "1");
+    keys[fmt::format("ici_{}_parallelism", axis)] = std::to_string(mesh.size(axis));
     // What ranks compute does not depend on which of them share a slice.
-    keys.emplace(fmt::format("dcn_{}_parallelism", axis), "1");
+    keys[fmt::format("dcn_{}_parallelism", axis)] = "1";
   }
-  for (const auto& [name, value] : items_of(mesh))
-    keys[is_axis(name) ? size_key(name) : name] = value.empty() ? "''" : value;
   keys["target"] = "cpu";  // which reads the keys alike
-  std::vector<std::string> words = {
-      "ranks=-1", "comm=threads",
-      fmt::format("per_device_batch_size={}", rows / static_cast<double>(mesh_ranks(mesh)))};
+  keys["ranks"] = "-1";
+  keys["per_device_batch_size"] = fmt::format("{}", rows / static_cast<double>(ranks));
+  std::vector<std::string> words;
   for (const auto& [key, value] : keys) words.push_back(fmt::format("{}={}", key, value));
   return words;
 }
@@ -214,21 +267,16 @@ class RankRun {
 
 }  // namespace
 
-int64_t mesh_ranks(const std::string& mesh) {
-  int64_t ranks = 1;
-  for (const auto& [name, value] : items_of(mesh)) {
-    int64_t size = 1;
-    if (is_axis(name)) std::from_chars(value.data(), value.data() + value.size(), size);
-    if (size > 0 && size <= comm::ThreadWorld::kMaxRanks) ranks *= size;
-  }
-  return ranks;
-}
-
 Result<std::unique_ptr<MeshCase>> prepare_mesh(const config::Config& base, const std::string& mesh,
                                                const Setup* like, bool for_xla) {
+  NamedMesh named;
+  if (!mesh.empty()) {
+    LIGNUM_ASSIGN_OR_RETURN(named, read_mesh(mesh));
+  }
+  LIGNUM_ASSIGN_OR_RETURN(const std::vector<std::string> words,
+                          mesh_words(named, base.real("per_device_batch_size")));
   LIGNUM_ASSIGN_OR_RETURN(config::Config config,
-                          config::Config::parse(base.to_yaml(), "the configuration",
-                                                mesh_words(mesh, base.real("per_device_batch_size"))));
+                          config::Config::parse(base.to_yaml(), "the configuration", words));
   LIGNUM_ASSIGN_OR_RETURN(Setup setup, make_setup(config, nullptr));
   if (like != nullptr) {
     setup.kernels = like->kernels;

@@ -19,11 +19,9 @@ struct MeshCase {
   TrainData data;
 };
 
-// The ranks of a mesh as words give it ("fsdp=2,tensor=2"); what is no number is said by prepare_mesh.
-int64_t mesh_ranks(const std::string& mesh);
-
-// `base` on `mesh`: VerifyMeshOptions::meshes says how both are read. like: whose kernels are taken, since a
-// probe may choose otherwise the next time; may be null. for_xla: the step as XLA is given it.
+// `base` on `mesh`, "" for one rank: VerifyMeshOptions::meshes says how both are read. like: whose kernels
+// are taken, since a probe may choose otherwise the next time; may be null. for_xla: the step as XLA is given
+// it.
 Result<std::unique_ptr<MeshCase>> prepare_mesh(const config::Config& base, const std::string& mesh,
                                                const Setup* like, bool for_xla = false);
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/text.h"
 #include "train/mesh_run.h"
 
 namespace lignum::train {
@@ -21,7 +22,8 @@ std::pair<double, int64_t> divergence(const MeshOutcome& a, const MeshOutcome& o
   std::pair<double, int64_t> worst{0, 0};
   const auto compare = [&](const std::vector<double>& got, const std::vector<double>& want) {
     for (size_t step = 0; step < want.size(); ++step) {
-      const double here = std::abs(got[step] - want[step]) / std::abs(want[step]);
+      const double apart = std::abs(got[step] - want[step]);
+      const double here = apart == 0 ? 0 : apart / std::abs(want[step]);  // of 0 and 0, too
       if (is_worse(here, worst.first)) worst = {here, static_cast<int64_t>(step)};
     }
   };
@@ -52,6 +54,23 @@ std::string bits_class(const Setup& s) {
   return fmt::format("{}", s.batch.ranks);
 }
 
+Status check(const config::Config& config) {
+  if (config.text("target") == "tpu")
+    return user_error("target=tpu: verify-mesh runs its steps, which takes target=cpu or target=pjrt");
+  if (config.text("comm") == "mpi")
+    return user_error("comm=mpi: verify-mesh runs its ranks as threads of one process; leave comm out");
+  return {};
+}
+
+// What the configuration says of a mesh, of which nothing is used.
+std::vector<std::string> meshes_own_keys(const config::Config& config) {
+  std::vector<std::string> keys = {"ranks"};
+  for (const std::string_view axis : config::kMeshAxes)
+    for (const char* net : {"ici", "dcn"}) keys.push_back(fmt::format("{}_{}_parallelism", net, axis));
+  std::erase_if(keys, [&](const std::string& key) { return !config.is_set(key); });
+  return keys;
+}
+
 }  // namespace
 
 std::vector<std::string> default_meshes() {
@@ -76,15 +95,19 @@ Result<MeshReport> verify_meshes(const config::Config& config, const VerifyMeshO
   const auto log = [&](const std::string& line) {
     if (options.log) options.log(line);
   };
+  LIGNUM_RETURN_IF_ERROR(check(config));
+  for (const std::string& key : meshes_own_keys(config))
+    log(fmt::format("{}={} does not count: each run has its own mesh", key, config.value_text(key)));
   LIGNUM_ASSIGN_OR_RETURN(const auto single, prepare_mesh(config, "", nullptr));
   // Before anything runs: what is wrong with a mesh is said at once.
   const bool own = !options.meshes.empty(), xla = config.text("target") == "pjrt";
   std::vector<std::pair<std::string, Result<std::unique_ptr<MeshCase>>>> cases;
   int64_t most_ranks = 1;
   for (const std::string& mesh : own ? options.meshes : default_meshes()) {
+    if (mesh.empty()) return user_error("mesh '': no axis; fsdp=2, say");
     cases.emplace_back(mesh, prepare_mesh(config, mesh, &single->setup, xla));
     const auto& c = cases.back().second;
-    if (own && !c.ok()) return c.status().with_context(fmt::format("mesh {}", mesh));
+    if (own && !c.ok()) return c.status().with_context("mesh " + shown(mesh));
     if (c.ok()) most_ranks = std::max(most_ranks, (*c)->setup.ranks);
   }
   std::optional<MeshDevices> devices;
@@ -129,7 +152,8 @@ Result<MeshReport> verify_meshes(const config::Config& config, const VerifyMeshO
     v.ranks = (*c)->setup.ranks;
     std::tie(v.divergence, v.step) = divergence(out, one);
     for (size_t p = 0; p < bounds.size(); ++p) {
-      const double share = distance(out.gradients[p], one.gradients[p]) / bounds[p];
+      const double apart = distance(out.gradients[p], one.gradients[p]);
+      const double share = apart == 0 ? 0 : apart / bounds[p];
       if (!is_worse(share, v.gradients)) continue;
       v.gradients = share;
       v.worst = parameters[p].pattern;
