@@ -1,6 +1,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <string>
@@ -62,6 +63,7 @@ int run(int argc, char** argv) {
 }  // namespace lignum::cli
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is then an error of write, with its name
   try {
     return lignum::cli::run(argc, argv);
   } catch (const std::exception& e) {

@@ -58,7 +58,10 @@ Status run_train(const TrainArguments& a, const config::Config& config, const tr
   if (summary.stopped_by != 0) {
     code = kSavedOnSignal;
     if (!a.json && first)
-      print_line(fmt::format("stopped by signal {}; the same command goes on", summary.stopped_by));
+      print_line(fmt::format("stopped by signal {}; {}", summary.stopped_by,
+                             config.boolean("enable_checkpointing")
+                                 ? "the same command goes on"
+                                 : "nothing is saved (enable_checkpointing=false)"));
   }
   return {};
 }
