@@ -7,7 +7,7 @@ RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
 
 
 def load(folder, name):
-    """The results in NAME.json, one for each kind of CPU that they were measured on."""
+    """The results in NAME.json; of most, one for each kind of CPU that they were measured on."""
     with open(os.path.join(folder, name + ".json")) as f:
         return json.load(f)
 
@@ -21,14 +21,18 @@ def keep(name, result):
         f.write("\n")
 
 
-def main(name, text):
-    """table [--check] [FOLDER]: writes NAME.md, text(FOLDER), or ends with an error where it is another."""
+def main(name, text, **more):
+    """table [--check] [FOLDER]: writes NAME.md, text(FOLDER), or ends with an error where it is another; `more`: pages beside it."""
     words = [w for w in sys.argv[1:] if w != "--check"]
     folder = words[0] if words else RESULTS
-    path = os.path.join(folder, name + ".md")
-    made = text(folder)
-    if "--check" in sys.argv:
-        with open(path) as f:
-            sys.exit(0 if f.read() == made else f"{path} is not what bench/{name}/table makes")
-    with open(path, "w") as f:
-        f.write(made)
+    wrong = []
+    for page, of in {name: text, **more}.items():
+        path = os.path.join(folder, page + ".md")
+        made = of(folder)
+        if "--check" in sys.argv:
+            with open(path) as f:
+                wrong += [] if f.read() == made else [f"{path} is not what bench/{name}/table makes"]
+        else:
+            with open(path, "w") as f:
+                f.write(made)
+    sys.exit("\n".join(wrong) or None)
