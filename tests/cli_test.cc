@@ -114,7 +114,7 @@ TEST(Cli, OutputThatCannotBeWrittenIsAnError) {
   for (const std::string& words : {fmt::format("inspect config '{}'", f / "tiny.yml"),
                                    std::string("--version"), std::string("train --help")}) {
     const std::string command = fmt::format("'{}' {} > /dev/full 2> '{}'", LIGNUM_BINARY, words, f / "err");
-    const int status = std::system(command.c_str());
+    const int status = std::system(command.c_str());  // NOLINT(bugprone-command-processor): a redirection
     EXPECT_EQ(WEXITSTATUS(status), 2) << words;
     EXPECT_EQ(read_text(f / "err").value(), "lignum: standard output cannot be written\n") << words;
   }
@@ -179,7 +179,7 @@ TEST(Cli, TrainEvalInspect) {
   const Ended b = run(f, {"inspect", "batches", yml, "steps=3", "--output", f / "b.safetensors", "--json"});
   ASSERT_EQ(b.code, 0) << b.err;
   EXPECT_EQ(nlohmann::json::parse(b.out)["steps"], 3);
-  EXPECT_GT(read_text(f / "b.safetensors")->size(), 3u * 2 * 16 * 2 * sizeof(int32_t));
+  EXPECT_GT(read_text(f / "b.safetensors")->size(), size_t{3} * 2 * 16 * 2 * sizeof(int32_t));
   const Ended k = run(f, {"inspect", "config", yml, "steps=5"});
   EXPECT_NE(k.out.find("steps: 5"), std::string::npos) << k.out;
 
