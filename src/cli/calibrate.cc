@@ -30,8 +30,10 @@ Status run_calibrate(const CalibrateArguments& a) {
     nlohmann::ordered_json j = {{"path", c.path},
                                 {"points", c.points},
                                 {"median_spread", c.median_spread},
+                                {"dispatch_spread", c.dispatch_spread},
                                 {"worst_spread", c.worst_spread},
-                                {"worst", c.worst}};
+                                {"worst", c.worst},
+                                {"busy", c.busy()}};
     if (matmul.ok()) j["matmul_flops"] = *matmul;
     if (memory.ok()) j["memory_bandwidth"] = *memory;
     for (const hw::DotRate& r : dots) j["bf16_dots"][r.way] = r.flops;
@@ -55,7 +57,10 @@ Status run_calibrate(const CalibrateArguments& a) {
   print_line(fmt::format("bf16 GEMM, mean of all shapes: {} GFLOP/s", ways));
   print_line(fmt::format("{} points; spread {:.1f} % (median), {:.1f} % at worst ({}){}", c.points,
                          100 * c.median_spread, 100 * c.worst_spread, c.worst,
-                         c.median_spread > 0.1 ? "; the machine was busy, do it again when it is not" : ""));
+                         c.busy() ? fmt::format("; the machine was busy (dispatch: spread {:.1f} %), do it "
+                                                "again when it is not",
+                                                100 * c.dispatch_spread)
+                                  : ""));
   print_line(fmt::format("wrote {}", c.path));
   return {};
 }

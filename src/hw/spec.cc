@@ -386,34 +386,31 @@ Result<double> Spec::get(std::string_view key) const {
                     key);
 }
 
-Status Spec::not_measured(DType operands) const {
+// Dispatch was taken off the points of products that hand work over. Of a short one that leaves the
+// difference of two times that noise alone may make small, so dispatch goes back on: a call is never faster
+// than it was timed, and short ones weigh as little as they should. The clock's noise needs no bound: a
+// sample repeats its call until it is long beside that (ProbeOptions::sample_seconds).
+Result<double> Spec::best_gemm_flops(DType operands, bool fastest_sample) const {
+  double best = 0;
+  for (const GemmPoint& p : curves_.gemm) {
+    if (p.dtype != operands) continue;
+    LIGNUM_ASSIGN_OR_RETURN(const double dispatch, curves_.dispatch_seconds(p.threads));
+    best = std::max(best, p.flops() / (p.seconds + dispatch) * (fastest_sample ? 1 + p.spread : 1));
+  }
+  if (best > 0) return best;
   return user_error("{}: no measured {} GEMM; run `lignum calibrate` with it", origin_, dtype_name(operands));
 }
 
 Result<double> Spec::peak_matmul_flops(DType operands) const {
-  if (is_cpu()) {
-    double best = 0;
-    for (const GemmPoint& p : curves_.gemm) {
-      if (p.dtype != operands) continue;
-      // A point is a median: its fastest sample shows what the machine can do.
-      best = std::max(best, p.flops() / p.seconds * (1 + p.spread));
-    }
-    if (best > 0) return best;
-    return not_measured(operands);
-  }
+  // A point is a median: its fastest sample shows what the machine can do.
+  if (is_cpu()) return best_gemm_flops(operands, true);
   const std::optional<std::string_view> name = operand_name(operands);
   if (!name) return user_error("{}: no matrix unit multiplies {}", origin_, dtype_name(operands));
   return get(fmt::format("device.peak_matmul.{}", *name));
 }
 
 Result<double> Spec::matmul_flops(DType operands) const {
-  if (is_cpu()) {
-    double best = 0;
-    for (const GemmPoint& p : curves_.gemm)
-      if (p.dtype == operands) best = std::max(best, p.flops() / p.seconds);
-    if (best > 0) return best;
-    return not_measured(operands);
-  }
+  if (is_cpu()) return best_gemm_flops(operands, false);
   const std::optional<std::string_view> name = operand_name(operands);
   if (!name) return user_error("{}: no matrix unit multiplies {}", origin_, dtype_name(operands));
   return get(fmt::format("device.matmul.{}", *name));

@@ -63,7 +63,8 @@ class Spec {
 
   // --- per device. On a CPU these speak of the whole machine, which its ranks share (Share in roofline.h).
   // Nominal dense rate of the matrix units: the denominator of MFU, the numerator of arithmetic intensity.
-  // FLOP/s. CPU: the fastest sample of the best measured GEMM, so that no run of many steps stands above it.
+  // FLOP/s. CPU: the fastest sample of the best measured GEMM, its dispatch included, so that no run of many
+  // steps stands above it and no short call sets it.
   Result<double> peak_matmul_flops(DType operands) const;
   // The rate large matmuls reach. FLOP/s. A CPU's depends on the shape, this is the best: price with
   // matmul_time().
@@ -98,7 +99,7 @@ class Spec {
 
  private:
   friend class SpecReader;
-  Status not_measured(DType operands) const;
+  Result<double> best_gemm_flops(DType operands, bool fastest_sample) const;
   std::string name_, origin_;
   SpecKind kind_ = SpecKind::tpu;
   std::map<std::string, Quantity, std::less<>> quantities_;

@@ -22,6 +22,7 @@
 #include "ops/cases.h"
 #include "tune/clock.h"
 #include "tune/collective_timing.h"
+#include "tune/dispatch.h"
 #include "tune/file_timing.h"
 #include "tune/row_timing.h"
 #include "tune_commit.h"
@@ -112,10 +113,12 @@ double l2_bytes() {
 
 // A call to measure, and where its result goes.
 struct Point {
-  std::string what;
-  int threads = 1;
-  std::function<void()> call;
+  std::string what;  // the same with each pool
+  exec::ThreadPool* pool;
+  std::function<void(Parallel&)> call;
   std::function<void(const Measurement&)> add;
+  int threads() const { return pool->threads(); }
+  std::string text() const { return fmt::format("{}, {} threads", what, threads()); }
 };
 
 class Calibrator {
@@ -149,6 +152,8 @@ class Calibrator {
     std::sort(spreads_.begin(), spreads_.end());
     c.median_spread = spreads_[spreads_.size() / 2].first;
     std::tie(c.worst_spread, c.worst) = spreads_.back();
+    for (const hw::DispatchPoint& p : c.spec.curves().dispatch)
+      c.dispatch_spread = std::max(c.dispatch_spread, p.spread);
   }
 
  private:
@@ -197,21 +202,30 @@ class Calibrator {
   // rounds as fill their time, and the long ones take part in each.)
   void measure_group(std::vector<Point> points, double seconds_each, bool needed) {
     std::vector<Point> kept;
+    std::vector<bool> handed_over;
     for (Point& p : points) {
-      p.call();
+      WatchedPool watched(*p.pool);
+      p.call(watched);
       const Clock::time_point start = Clock::now();
-      p.call();
-      if (needed || seconds_since(start) < 2 * seconds_each) kept.push_back(std::move(p));
+      p.call(*p.pool);
+      if (!needed && seconds_since(start) >= 2 * seconds_each) continue;
+      handed_over.push_back(watched.handed_over());
+      kept.push_back(std::move(p));
     }
     if (kept.empty()) return;
     std::vector<std::function<void()>> calls;
-    for (const Point& p : kept) calls.push_back(p.call);
-    const std::vector<Measurement> measured = hw::measure_interleaved(calls, probe(seconds_each));
+    for (const Point& p : kept) calls.emplace_back([&p] { p.call(*p.pool); });
+    std::vector<Measurement> measured = hw::measure_interleaved(calls, probe(seconds_each));
+    for (size_t i = 0; i < kept.size(); ++i) note(kept[i].text(), measured[i]);
     for (size_t i = 0; i < kept.size(); ++i) {
       Measurement m = measured[i];
-      note(kept[i].what, m);
-      // What the planner adds for the node is not part of its work.
-      m.seconds = std::max(m.seconds - dispatch_[static_cast<size_t>(kept[i].threads)], 0.1 * m.seconds);
+      const int threads = kept[i].threads();
+      // Where one thread was too slow to be timed, dispatch is nothing beside the call.
+      double alone = m.seconds * threads;
+      for (size_t j = 0; j < kept.size(); ++j)
+        if (kept[j].threads() == 1 && kept[j].what == kept[i].what) alone = measured[j].seconds;
+      if (handed_over[i])
+        m.seconds = work_seconds(m.seconds, dispatch_[static_cast<size_t>(threads)], threads, alone);
       kept[i].add(m);
     }
   }
@@ -242,12 +256,11 @@ class Calibrator {
       if (!affordable(static_cast<double>(bytes), each)) continue;
       std::vector<Point> points;
       for (const auto& pool : pools_) {
-        points.push_back({fmt::format("stream of {} bytes, {} threads", bytes, pool->threads()),
-                          pool->threads(),
-                          [&rows, &x, &y, bytes, p = pool.get()] {
+        points.push_back({fmt::format("stream of {} bytes", bytes), pool.get(),
+                          [&rows, &x, &y, bytes](Parallel& p) {
                             rows.elementwise(kernels::Elementwise::neg, DType::f32,
                                              bytes / 2 / static_cast<int64_t>(sizeof(float)), x.data(),
-                                             nullptr, nullptr, y.data(), *p);
+                                             nullptr, nullptr, y.data(), p);
                           },
                           [this, bytes, p = pool.get()](const Measurement& m) {
                             builder_.stream(p->threads(), bytes, m);
@@ -290,14 +303,13 @@ class Calibrator {
         for (const auto& pool : pools_) {
           const int threads = pool->threads();
           buffers.push_back(std::make_unique<ops::Buffer>(kernels::gemm_workspace(g, threads), 0));
-          points.push_back(
-              {fmt::format("{} GEMM {} x {} x {}, {} threads", kind.text(), s.m, s.n, s.k, threads), threads,
-               [choice = kind.choice, g, a, b, c, w = buffers.back()->data(), p = pool.get()] {
-                 kernels::gemm(choice, g, a, b, c, w, *p);
-               },
-               [this, g, threads, way = kind.way()](const Measurement& m) {
-                 builder_.gemm(g.a, threads, g.m, g.n, g.k, m, way);
-               }});
+          points.push_back({fmt::format("{} GEMM {} x {} x {}", kind.text(), s.m, s.n, s.k), pool.get(),
+                            [choice = kind.choice, g, a, b, c, w = buffers.back()->data()](Parallel& p) {
+                              kernels::gemm(choice, g, a, b, c, w, p);
+                            },
+                            [this, g, threads, way = kind.way()](const Measurement& m) {
+                              builder_.gemm(g.a, threads, g.m, g.n, g.k, m, way);
+                            }});
         }
         measure_group(std::move(points), each, &s == kGemms.data());
       }
@@ -329,11 +341,10 @@ class Calibrator {
         for (const auto& pool : pools_) {
           LIGNUM_RETURN_IF_ERROR(bench.run(*pool).with_context(fmt::format("measuring {}", s.name)));
           const int threads = pool->threads();
-          points.push_back({fmt::format("{} {}, {:.0f} bytes, {} threads", s.name, dtype_name(s.dtype),
-                                        bench.bytes(), threads),
-                            threads,
-                            [&bench, p = pool.get()] {
-                              const Status status = bench.run(*p);
+          points.push_back({fmt::format("{} {}, {:.0f} bytes", s.name, dtype_name(s.dtype), bench.bytes()),
+                            pool.get(),
+                            [&bench](Parallel& p) {
+                              const Status status = bench.run(p);
                               LIGNUM_CHECK(status.ok(), "{}", status.message());  // it ran before
                             },
                             [this, &bench, threads](const Measurement& m) {
@@ -385,10 +396,10 @@ class Calibrator {
     auto* lse = static_cast<float*>(operand(buffers, DType::f32, s.heads * s.seq));
     for (const auto& pool : pools_) {
       const int threads = pool->threads();
-      const auto add = [&](hw::AttentionPass pass, const char* name, std::function<void()> call) {
-        points.push_back({fmt::format("{} attention {}, {} heads on {}, {} x {}, {} threads", kind.text(),
-                                      name, s.heads, s.kv_heads, s.seq, s.dim, threads),
-                          threads, std::move(call),
+      const auto add = [&](hw::AttentionPass pass, const char* name, std::function<void(Parallel&)> call) {
+        points.push_back({fmt::format("{} attention {}, {} heads on {}, {} x {}", kind.text(), name, s.heads,
+                                      s.kv_heads, s.seq, s.dim),
+                          pool.get(), std::move(call),
                           [this, pass, dtype, s, threads, way = kind.way()](const Measurement& m) {
                             builder_.attention(pass, dtype, threads, 1, s.heads, s.seq, s.dim, m, way,
                                                s.heads / s.kv_heads);
@@ -398,12 +409,11 @@ class Calibrator {
           std::max(kernels::attention_workspace(a, threads), kernels::attention_grad_workspace(a, threads)),
           0));
       void* w = buffers.back()->data();
-      exec::ThreadPool* p = pool.get();
-      add(hw::AttentionPass::forward, "forward", [choice = kind.choice, a, t, lse, w, p] {
-        kernels::attention(choice, a, t[0], t[1], t[2], t[3], lse, w, *p);
+      add(hw::AttentionPass::forward, "forward", [choice = kind.choice, a, t, lse, w](Parallel& p) {
+        kernels::attention(choice, a, t[0], t[1], t[2], t[3], lse, w, p);
       });
-      add(hw::AttentionPass::backward, "backward", [choice = kind.choice, a, t, lse, w, p] {
-        kernels::attention_grad(choice, a, t[4], t[0], t[1], t[2], t[3], lse, t[5], t[6], t[7], w, *p);
+      add(hw::AttentionPass::backward, "backward", [choice = kind.choice, a, t, lse, w](Parallel& p) {
+        kernels::attention_grad(choice, a, t[4], t[0], t[1], t[2], t[3], lse, t[5], t[6], t[7], w, p);
       });
     }
     return {};

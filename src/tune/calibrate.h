@@ -1,11 +1,11 @@
 // Measures this machine with the project's own kernels, pool and transport, and writes what was found as the
 // CPU specification that plans are priced on (docs/specs.md).
 //
-// Every point is the time of one call with a node's fixed cost (dispatch) taken off, since the planner adds
-// that once a node. Samples are taken in turn, their median counts, as a run's median step is what a plan is
-// held against. Products of bf16 are measured in each way that goes with the kernels: which one is fastest is
-// what a run of bf16 starts with. Row ops are found by going through all ops and their bench cases, in f32
-// and bf16 and at several sizes: no list here names ops.
+// Every point is the time of one call; where the call hands work to the pool's threads, with a node's fixed
+// cost (dispatch) taken off, since the planner adds that once a node. Samples are taken in turn, their median
+// counts, as a run's median step is what a plan is held against. Products of bf16 are measured in each way
+// that goes with the kernels: which one is fastest is what a run of bf16 starts with. Row ops are found by
+// going through all ops and their bench cases, in f32 and bf16 and at several sizes: no list here names ops.
 #pragma once
 
 #include <functional>
@@ -40,10 +40,14 @@ struct CalibrateOptions {
 struct Calibration {
   hw::Spec spec;
   std::string path;  // where it was written, empty if it was not
-  // How far a point's median lies above its fastest sample: the median and the worst of all points. Over
-  // about 0.3 the machine was busy, and predictions err by as much and more.
+  // How far a point's median lies above its fastest sample: the median and the worst of all points, and the
+  // worst of dispatch, which is part of many.
   double median_spread = 0;
   double worst_spread = 0;
+  double dispatch_spread = 0;
+  // Others had the cores, and predictions err by as much and more. A sample holds hundreds of dispatches: a
+  // median of twice the fastest is not one that was unlucky.
+  bool busy() const { return median_spread > 0.1 || dispatch_spread > 1; }
   std::string worst;  // which point that was
   int points = 0;
 };

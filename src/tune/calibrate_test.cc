@@ -2,15 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 
 #include "base/test_folder.h"
 #include "exec/thread_pool.h"
+#include "kernels/gemm.h"
 #include "tune/collective_timing.h"
+#include "tune/dispatch.h"
 #include "tune/row_timing.h"
 
 namespace lignum::tune {
@@ -109,6 +113,29 @@ TEST(CollectiveBench, TimesEachKindBetweenRanks) {
   EXPECT_FALSE(measure_collective(hw::Collective::all_to_all, 2, 1 << 14, 1e-3).ok());
 }
 
+TEST(Dispatch, IsOfCallsThatHandWorkOver) {
+  const auto pool = exec::ThreadPool::create(2);
+  ASSERT_TRUE(pool.ok());
+  const auto handed_over = [&](int64_t m, int64_t n, int64_t k) {
+    kernels::Gemm g;
+    g.m = m, g.n = n, g.k = k;
+    g.lda = k, g.ldb = g.ldc = n;
+    const ops::Buffer a(m * k * 4, 0), b(k * n * 4, 0);
+    ops::Buffer c(m * n * 4, 0), workspace(kernels::gemm_workspace(g, 2), 0);
+    WatchedPool watched(**pool);
+    kernels::gemm(*kernels::choose(std::nullopt), g, a.data(), b.data(), c.data(), workspace.data(), watched);
+    return watched.handed_over();
+  };
+  EXPECT_FALSE(handed_over(37, 64, 48));
+  EXPECT_TRUE(handed_over(256, 256, 256));
+}
+
+TEST(Dispatch, LeavesTheThreadsTheirShareOfTheWork) {
+  EXPECT_DOUBLE_EQ(work_seconds(60e-6, 10e-6, 2, 90e-6), 50e-6);
+  EXPECT_DOUBLE_EQ(work_seconds(60e-6, 1e-3, 2, 90e-6), 45e-6);
+  EXPECT_DOUBLE_EQ(work_seconds(60e-6, 1e-3, 2, 150e-6), 60e-6);  // others had the one thread's core
+}
+
 TEST(Calibrate, ShortRunWritesASpecificationThatLoads) {
   const testing::TestFolder folder;
   const Environment cache("XDG_CACHE_HOME", folder.path());
@@ -154,6 +181,16 @@ TEST(Calibrate, ShortRunWritesASpecificationThatLoads) {
     }
   }
   EXPECT_TRUE(hw::collective_time(*spec, hw::Collective::all_reduce, 1e6, 2).ok());
+  // Small products as well do no more with many threads than one thread does on its best shape, times as
+  // many; 1.5: others use the machine.
+  std::map<std::pair<DType, std::string>, double> alone;
+  for (const hw::GemmPoint& p : spec->curves().gemm) {
+    double& best = alone[{p.dtype, p.way}];
+    if (p.threads == 1) best = std::max(best, p.flops() / p.seconds);
+  }
+  for (const hw::GemmPoint& p : spec->curves().gemm)
+    EXPECT_LE(p.flops() / p.seconds, 1.5 * p.threads * alone.at({p.dtype, p.way}))
+        << dtype_name(p.dtype) << " " << p.way << ", " << p.m << " x " << p.n << " x " << p.k;
   EXPECT_FALSE(spec->curves().rows.empty());
   for (const bool write : {true, false}) {
     const Result<hw::FileTransfer> t = spec->curves().file_transfer(write, 1e6);
@@ -162,6 +199,18 @@ TEST(Calibrate, ShortRunWritesASpecificationThatLoads) {
     EXPECT_LE(t->cpu_share, 1);
   }
   EXPECT_SAYS(spec->curves().host_file.front().source, folder.path());
+}
+
+TEST(Calibrate, BusyIsSaidByEitherSpread) {
+  const auto busy = [](double median, double dispatch) {
+    Calibration c{hw::Spec::load("v5p").value(), ""};
+    c.median_spread = median;
+    c.dispatch_spread = dispatch;
+    return c.busy();
+  };
+  EXPECT_FALSE(busy(0.03, 0.4));
+  EXPECT_TRUE(busy(0.2, 0.4));
+  EXPECT_TRUE(busy(0.03, 12.8));
 }
 
 TEST(Calibrate, RefusesWhatItCannotMeasure) {
