@@ -76,8 +76,9 @@ void add_calibrate(CLI::App& app, Outcome& outcome) {
       ->check(CLI::Range(1.0, 3600.0));
   verb.add_option("--threads", a->options.threads, "the most threads of a rank; 0: all cores")
       ->check(CLI::Range(0, 1024));
-  verb.add_option("--ranks", a->options.max_ranks, "collectives of 2, 4, ... ranks up to this")
-      ->check(CLI::Range(1, 1024));
+  verb.add_option("--ranks", a->options.max_ranks,
+                  "collectives of 2, 4, ... ranks below this, and of this many")
+      ->check(CLI::Range(1, 64));
   verb.add_option(
       "--files", a->options.files,
       "folder of a file whose rates are measured, as host_memory=file:FOLDER uses it; default: where the "

@@ -19,10 +19,17 @@ namespace {
 constexpr std::array<std::string_view, 5> kCollectives = {"all_gather", "reduce_scatter", "all_reduce",
                                                           "all_to_all", "collective_permute"};
 
+// How to measure what is missing, into the same file.
+std::string measure_again(const CpuCurves& curves, const std::string& options) {
+  return fmt::format("run `lignum calibrate{}{}`", options,
+                     curves.origin.empty() ? "" : " --out " + curves.origin);
+}
+
 // The rate at `threads` from the points that `pick` accepts, grouped by thread count: `rate_at` gives one
 // group's rate.
 template <class Point, class Curve>
-Result<double> across_threads(const std::string& what, const std::vector<Point>& points, int threads,
+Result<double> across_threads(const CpuCurves& curves, const std::string& what,
+                              const std::vector<Point>& points, int threads,
                               const std::function<bool(const Point&)>& pick,
                               const std::function<void(Curve&, const Point&)>& add,
                               const std::function<double(const Curve&)>& rate_at) {
@@ -31,14 +38,12 @@ Result<double> across_threads(const std::string& what, const std::vector<Point>&
     if (pick(p)) add(by_threads[p.threads], p);
   }
   if (by_threads.empty()) {
-    return user_error("curves: no measured {}; run `lignum calibrate` again with it", what);
+    return user_error("curves: no measured {}; {} again with it", what, measure_again(curves, ""));
   }
   const int low = by_threads.begin()->first, high = by_threads.rbegin()->first;
   if (threads < low || threads > high) {
-    return user_error(
-        "curves: {} was measured with {} to {} threads, not {}; choose within, or run `lignum calibrate "
-        "threads={}`",
-        what, low, high, threads, threads);
+    return user_error("curves: {} was measured with {} to {} threads, not {}; choose within, or {}", what,
+                      low, high, threads, measure_again(curves, fmt::format(" --threads {}", threads)));
   }
   LogCurve scaling;
   for (const auto& [t, curve] : by_threads) scaling.add(t, rate_at(curve));
@@ -303,7 +308,7 @@ Result<double> CpuCurves::gemm_flops(DType dtype, int threads, double m, double 
                                      std::string_view way) const {
   const std::string by = way_of(dtype, way);
   return across_threads<GemmPoint, LogScatter>(
-      fmt::format("{} GEMM by {}", dtype_name(dtype), by), gemm, threads,
+      *this, fmt::format("{} GEMM by {}", dtype_name(dtype), by), gemm, threads,
       [&](const GemmPoint& p) { return p.dtype == dtype && p.way == by; },
       [](LogScatter& curve, const GemmPoint& p) {
         const double flops = gemm_work(p);
@@ -314,7 +319,7 @@ Result<double> CpuCurves::gemm_flops(DType dtype, int threads, double m, double 
 
 Result<double> CpuCurves::stream_bandwidth(int threads, double working_set_bytes) const {
   return across_threads<StreamPoint, LogCurve>(
-      "streaming", stream, threads, kAnyStream,
+      *this, "streaming", stream, threads, kAnyStream,
       [](LogCurve& curve, const StreamPoint& p) {
         curve.add(static_cast<double>(p.bytes), static_cast<double>(p.bytes) / p.seconds);
       },
@@ -325,6 +330,7 @@ Result<double> CpuCurves::rows_rate(const std::string& op, DType dtype, int thre
   std::set<std::string> known;
   for (const RowsPoint& p : rows) known.insert(fmt::format("{} {}", p.op, dtype_name(p.dtype)));
   return across_threads<RowsPoint, LogCurve>(
+      *this,
       fmt::format("row op {} {} (measured: {})", op, dtype_name(dtype),
                   known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))),
       rows, threads, [&](const RowsPoint& p) { return p.op == op && p.dtype == dtype; },
@@ -339,7 +345,7 @@ Result<double> CpuCurves::attention_rate(AttentionPass pass, DType dtype, int th
   const std::string by = way_of(dtype, way);
   using Curve = std::map<int64_t, LogScatter>;  // by group
   return across_threads<AttentionPoint, Curve>(
-      fmt::format("{} attention {} by {}", dtype_name(dtype), pass_name(pass), by), attention, threads,
+      *this, fmt::format("{} attention {} by {}", dtype_name(dtype), pass_name(pass), by), attention, threads,
       [&](const AttentionPoint& p) { return p.pass == pass && p.dtype == dtype && p.way == by; },
       [](Curve& curve, const AttentionPoint& p) {
         const double flops =
@@ -363,16 +369,16 @@ Result<double> CpuCurves::collective_bandwidth(Collective op, int ranks, double 
     if (p.ranks == ranks) curve.add(static_cast<double>(p.bytes), static_cast<double>(p.bytes) / p.seconds);
   }
   if (curve.empty()) {
-    return user_error("curves: {} was measured between {} ranks, not {}; run `lignum calibrate ranks={}`",
-                      collective_name(op),
-                      measured.empty() ? "no" : fmt::format("{}", fmt::join(measured, ", ")), ranks, ranks);
+    return user_error("curves: {} was measured between {} ranks, not {}; {}", collective_name(op),
+                      measured.empty() ? "no" : fmt::format("{}", fmt::join(measured, ", ")), ranks,
+                      measure_again(*this, fmt::format(" --ranks {}", ranks)));
   }
   return curve.at(bytes);
 }
 
 Result<double> CpuCurves::dispatch_seconds(int threads) const {
   return across_threads<DispatchPoint, LogCurve>(
-      "dispatch", dispatch, threads, [](const DispatchPoint&) { return true; },
+      *this, "dispatch", dispatch, threads, [](const DispatchPoint&) { return true; },
       [](LogCurve& curve, const DispatchPoint& p) { curve.add(1, p.seconds); },
       [](const LogCurve& curve) { return curve.at(1); });
 }
@@ -385,7 +391,7 @@ Result<FileTransfer> CpuCurves::file_transfer(bool write, double bytes) const {
     share.add(static_cast<double>(p.bytes), std::min(1.0, p.cpu_seconds / p.seconds));
   }
   if (rate.empty())
-    return user_error("curves: no file was measured; run `lignum calibrate` again, with --files FOLDER");
+    return user_error("curves: no file was measured; {}", measure_again(*this, " --files FOLDER"));
   return FileTransfer{bytes / rate.at(std::max(1.0, bytes)), share.at(std::max(1.0, bytes))};
 }
 

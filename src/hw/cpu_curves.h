@@ -97,6 +97,7 @@ struct FileTransfer {
 
 class CpuCurves {
  public:
+  std::string origin;  // the file, which errors say how to measure again; empty: none
   std::vector<GemmPoint> gemm;
   std::vector<StreamPoint> stream;
   std::vector<RowsPoint> rows;

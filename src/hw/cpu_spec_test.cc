@@ -284,7 +284,7 @@ TEST(CpuSpec, CollectivesBetweenRanks) {
   EXPECT_EQ(*collective_time(spec, Collective::collective_permute, 1 << 20, 2),
             *collective_time(spec, Collective::all_gather, 2 << 20, 2));
   EXPECT_SAYS(collective_time(spec, Collective::all_gather, 1 << 20, 4).status().message(),
-              "calibrate ranks=4");
+              "between 2 ranks, not 4; run `lignum calibrate --ranks 4 --out box.json`");
   EXPECT_SAYS(collective_time(spec, Collective::all_to_all, 1 << 20, 2).status().message(), "all_to_all");
 }
 
@@ -312,7 +312,8 @@ TEST(CpuSpec, RefusesThreadsThatWereNotMeasured) {
   const Spec spec = *Spec::parse(*b.build(), "one.json");
   const Result<Estimate> e = matmul_time(spec, {4, 1}, {DType::f32, DType::f32, 8, 8, 8});
   ASSERT_FALSE(e.ok());
-  EXPECT_SAYS(e.status().message(), "2 to 2 threads, not 4");
+  EXPECT_SAYS(e.status().message(),
+              "2 to 2 threads, not 4; choose within, or run `lignum calibrate --threads 4 --out one.json`");
   EXPECT_SAYS(matmul_time(spec, {2, 1}, {DType::bf16, DType::f32, 8, 8, 8}).status().message(), "bf16 GEMM");
 }
 

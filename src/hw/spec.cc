@@ -185,6 +185,7 @@ class SpecReader {
     if (key == "machine" && spec_.is_cpu()) return read_machine(value);
     if (key == "curves" && spec_.is_cpu()) {
       LIGNUM_ASSIGN_OR_RETURN(spec_.curves_, CpuCurves::parse(value));
+      spec_.curves_.origin = spec_.origin_;
       has_curves_ = true;
       return {};
     }

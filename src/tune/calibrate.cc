@@ -161,13 +161,9 @@ class Calibrator {
     if (options_.progress) options_.progress(std::min(1.0, done_), what);
   }
 
-  // One thread, the powers of two below the most, and the most.
   Status start_pools() {
     const int most = options_.threads;
-    std::vector<int> counts;
-    for (int t = 1; t < most; t *= 2) counts.push_back(t);
-    counts.push_back(most);
-    for (const int t : counts) {
+    for (const int t : measured_counts(1, most)) {
       LIGNUM_ASSIGN_OR_RETURN(auto pool, exec::ThreadPool::create(t));
       pools_.push_back(std::move(pool));
     }
@@ -420,8 +416,7 @@ class Calibrator {
   }
 
   Status measure_collectives() {
-    std::vector<int> ranks;
-    for (int r = 2; r <= options_.max_ranks; r *= 2) ranks.push_back(r);
+    const std::vector<int> ranks = measured_counts(2, options_.max_ranks);
     if (ranks.empty()) return {};
     constexpr std::array<hw::Collective, 4> kOps = {
         hw::Collective::all_gather, hw::Collective::reduce_scatter, hw::Collective::all_reduce,
@@ -474,6 +469,13 @@ class Calibrator {
 };
 
 }  // namespace
+
+std::vector<int> measured_counts(int first, int most) {
+  std::vector<int> counts;
+  for (int n = first; n < most; n *= 2) counts.push_back(n);
+  if (first <= most) counts.push_back(most);
+  return counts;
+}
 
 Result<Calibration> calibrate(const CalibrateOptions& options) {
   CalibrateOptions o = options;

@@ -11,6 +11,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "hw/spec.h"
@@ -25,10 +26,14 @@ std::string calibrated_spec_path();
 // model.
 Result<hw::Spec> load_calibrated_spec();
 
+// Of threads or ranks: `first`, which is 1 or 2, the powers of two after it below `most`, and `most`; none
+// where that is less than `first`.
+std::vector<int> measured_counts(int first, int most);
+
 struct CalibrateOptions {
   kernels::Choice choice;
-  int threads = 0;      // the most threads of a rank's pool; 0: the machine's cores. One is measured too.
-  int max_ranks = 2;    // collectives between 2, 4, ... ranks up to this
+  int threads = 0;      // measured_counts(1, this) of a rank's pool; 0: the machine's cores
+  int max_ranks = 2;    // collectives between measured_counts(2, this)
   double seconds = 25;  // of measuring, about: shared out among the points
   std::string path;     // where to write; empty: calibrated_spec_path()
   std::string files;    // folder of the file whose rates are measured; empty: the one that `path` is in

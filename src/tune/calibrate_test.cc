@@ -136,6 +136,16 @@ TEST(Dispatch, LeavesTheThreadsTheirShareOfTheWork) {
   EXPECT_DOUBLE_EQ(work_seconds(60e-6, 1e-3, 2, 150e-6), 60e-6);  // others had the one thread's core
 }
 
+TEST(Calibrate, CountsArePowersOfTwoAndTheMost) {
+  using Counts = std::vector<int>;
+  EXPECT_EQ(measured_counts(1, 1), Counts{1});
+  EXPECT_EQ(measured_counts(1, 6), (Counts{1, 2, 4, 6}));
+  EXPECT_EQ(measured_counts(2, 1), Counts{});
+  EXPECT_EQ(measured_counts(2, 2), Counts{2});
+  EXPECT_EQ(measured_counts(2, 3), (Counts{2, 3}));
+  EXPECT_EQ(measured_counts(2, 8), (Counts{2, 4, 8}));
+}
+
 TEST(Calibrate, ShortRunWritesASpecificationThatLoads) {
   const testing::TestFolder folder;
   const Environment cache("XDG_CACHE_HOME", folder.path());
