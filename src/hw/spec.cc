@@ -207,7 +207,8 @@ class SpecReader {
         return user_error("{}: no such key; there are {}", shown, keys_below(group));
       }
       for (const auto& [name, child] : value.items()) {
-        LIGNUM_RETURN_IF_ERROR(read_quantities(child, path.empty() ? name : path + "." + name, in_fitted));
+        LIGNUM_RETURN_IF_ERROR(
+            read_quantities(child, path.empty() ? name : fmt::format("{}.{}", path, name), in_fitted));
       }
       return {};
     }
@@ -218,7 +219,7 @@ class SpecReader {
     }
     LIGNUM_ASSIGN_OR_RETURN(Quantity quantity, parse_quantity(value, key->dimension, shown));
     if (in_fitted != (quantity.evidence == Evidence::fitted)) {
-      return user_error("{}.kind: \"{}\"; fitted numbers, and no others, stand under \"fitted\"", shown,
+      return user_error(R"({}.kind: "{}"; fitted numbers, and no others, stand under "fitted")", shown,
                         evidence_name(quantity.evidence));
     }
     (in_fitted ? fitted_quantities_ : spec_.quantities_).emplace(path, std::move(quantity));

@@ -50,7 +50,7 @@ TEST(RowBench, EveryBenchCaseScalesToTheBytesAskedFor) {
   for (const RowSubject& s : row_subjects({3e5, 5e6})) {
     ++ops_seen;
     ASSERT_EQ(s.cases.size(), 2u) << s.name;
-    for (const auto& [c, bytes] : {std::pair{&s.cases[0], 3e5}, {&s.cases[1], 5e6}}) {
+    for (const auto& [c, bytes] : {std::pair{s.cases.data(), 3e5}, {s.cases.data() + 1, 5e6}}) {
       const std::optional<double> got = traffic(*s.op, *c);
       ASSERT_TRUE(got) << s.name;
       EXPECT_NEAR(*got, bytes, 0.35 * bytes) << s.name;
