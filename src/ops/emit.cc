@@ -185,8 +185,8 @@ bool only_filled(const Graph& body, size_t r) {
   return std::ranges::count(body.outputs(), v, &ir::Output::value) == 1;
 }
 
-using Places = std::map<Value, Bound>;  // where results are to go
-Names emit_bound(Emitter& out, const Graph& g, std::span<const Bound> params, const Places& places);
+using Targets = std::map<Value, Bound>;  // where results of a graph's loops are to go
+Names emit_bound(Emitter& out, const Graph& g, std::span<const Bound> params, const Targets& targets);
 
 // One iteration; in: what the loop's inputs are bound to; inside: the SSA names of what it carries; fills:
 // what its stacked results are made in. Returns the next values.
@@ -209,7 +209,7 @@ Names iteration(Emitter& out, const Node& n, const Scan& s, std::span<const Boun
     if (!only_cut(body, i))
       params[i] = {take(out, params[i], body.type(body.param_value(static_cast<int64_t>(i)))), {}};
   }
-  Places made;
+  Targets made;
   std::vector<Bound> rows;
   for (size_t r = carries; r < n.types.size(); ++r) {
     rows.push_back({inside[places[r - carries]], fills[r - carries].in(s.trip, index, origin)});
@@ -231,8 +231,8 @@ Names iteration(Emitter& out, const Node& n, const Scan& s, std::span<const Boun
 }
 
 // The loop carries: the counter, the carries, then the stacks as they are (sliced), the invariants, and the
-// buffers of stacked results, of which `to` has those that loops outside keep.
-Names emit_scan(Emitter& out, const Node& n, std::span<const Bound> in, const std::map<int32_t, Bound>& to) {
+// buffers of stacked results, of which `targets` has those that loops outside keep. id: the node's.
+Names emit_scan(Emitter& out, const Node& n, int32_t id, std::span<const Bound> in, const Targets& targets) {
   const Scan s = ir::scan_of(n);
   const Graph& body = *n.body;
   const auto carries = static_cast<size_t>(s.carry), stacks = static_cast<size_t>(s.sliced);
@@ -247,7 +247,7 @@ Names emit_scan(Emitter& out, const Node& n, std::span<const Bound> in, const st
   std::vector<Row> fills(places.size());
   for (size_t r = carries; r < n.types.size(); ++r) {
     if (places[r - carries] <= in.size()) continue;
-    if (const auto kept = to.find(static_cast<int32_t>(r)); kept != to.end()) {
+    if (const auto kept = targets.find({id, static_cast<int32_t>(r)}); kept != targets.end()) {
       initial.push_back(kept->second.name);
       fills[r - carries] = kept->second.row;
       types.push_back(mlir_type(kept->second.row.stack(n.types[r])));
@@ -285,7 +285,7 @@ Names emit_scan(Emitter& out, const Node& n, std::span<const Bound> in, const st
   return results;
 }
 
-Names emit_bound(Emitter& out, const Graph& g, std::span<const Bound> params, const Places& places) {
+Names emit_bound(Emitter& out, const Graph& g, std::span<const Bound> params, const Targets& targets) {
   NameTable names(g);
   std::map<Value, Row> rows;  // of the params that are rows of a stack still
   for (size_t i = 0; i < params.size(); ++i) {
@@ -309,10 +309,7 @@ Names emit_bound(Emitter& out, const Graph& g, std::span<const Bound> params, co
         const auto row = rows.find(n.inputs[i]);
         bound.push_back({in[i], row == rows.end() ? Row{} : row->second});
       }
-      std::map<int32_t, Bound> to;
-      for (const auto& [v, place] : places)
-        if (v.node == id) to.emplace(v.index, place);
-      results = emit_scan(out, n, bound, to);
+      results = emit_scan(out, n, id, bound, targets);
     } else {
       const NodeSite site(g, n);
       results = emit_node(out, get_op(n.kind), site.site, in);
