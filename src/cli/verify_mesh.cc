@@ -1,6 +1,8 @@
 // lignum verify-mesh: a run on meshes against the same run on one rank.
 #include "train/verify_mesh.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -67,16 +69,14 @@ Status run_verify_mesh(const VerifyMeshArguments& a) {
     LIGNUM_RETURN_IF_ERROR(a.config.load().status());
     if (!a.options.meshes.empty())
       return user_error("--list with --mesh: the list is of those taken where none is named");
-    if (a.json) print_json(train::default_meshes());
-    if (!a.json)
-      for (const std::string& mesh : train::default_meshes()) print_line(mesh);
+    const std::vector<std::string> meshes = train::default_meshes();
+    a.json ? print_json(meshes) : print_line(fmt::format("{}", fmt::join(meshes, "\n")));
     return {};
   }
   if (const auto self = comm::launched(); self && self->size > 1)
     return user_error(
         "verify-mesh under an MPI launcher that started {} processes: its ranks are threads of one; start "
-        "lignum without "
-        "the launcher",
+        "lignum without the launcher",
         self->size);
   LIGNUM_ASSIGN_OR_RETURN(const config::Config config, a.config.load());
   train::VerifyMeshOptions options = a.options;

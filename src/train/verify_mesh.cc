@@ -18,12 +18,14 @@ void raise_to(double x, double& worst) {
   if (is_worse(x, worst)) worst = x;
 }
 
+// `apart` in shares of `whole`: 0 of 0 is none.
+double share_of(double apart, double whole) { return apart == 0 ? 0 : apart / whole; }
+
 std::pair<double, int64_t> divergence(const MeshOutcome& a, const MeshOutcome& one) {
   std::pair<double, int64_t> worst{0, 0};
   const auto compare = [&](const std::vector<double>& got, const std::vector<double>& want) {
     for (size_t step = 0; step < want.size(); ++step) {
-      const double apart = std::abs(got[step] - want[step]);
-      const double here = apart == 0 ? 0 : apart / std::abs(want[step]);  // of 0 and 0, too
+      const double here = share_of(std::abs(got[step] - want[step]), std::abs(want[step]));
       if (is_worse(here, worst.first)) worst = {here, static_cast<int64_t>(step)};
     }
   };
@@ -152,8 +154,7 @@ Result<MeshReport> verify_meshes(const config::Config& config, const VerifyMeshO
     v.ranks = (*c)->setup.ranks;
     std::tie(v.divergence, v.step) = divergence(out, one);
     for (size_t p = 0; p < bounds.size(); ++p) {
-      const double apart = distance(out.gradients[p], one.gradients[p]);
-      const double share = apart == 0 ? 0 : apart / bounds[p];
+      const double share = share_of(distance(out.gradients[p], one.gradients[p]), bounds[p]);
       if (!is_worse(share, v.gradients)) continue;
       v.gradients = share;
       v.worst = parameters[p].pattern;
